@@ -1,0 +1,24 @@
+"""Distributions over 3D rotations given an image."""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+# Public names and their homes. They are imported on first use, so that `import aquamam` and `aquamam --help` cost nothing.
+_HOMES: dict[str, str] = {
+    "InputError": "errors",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
+
+
+def __getattr__(name: str):
+    if name in _HOMES:
+        value = getattr(import_module(f"aquamam.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'aquamam' has no attribute {name!r}; public names are {', '.join(__all__)}.")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

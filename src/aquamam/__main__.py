@@ -1,0 +1,8 @@
+"""`python -m aquamam` is the same as `aquamam`."""
+
+import sys
+
+from aquamam.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

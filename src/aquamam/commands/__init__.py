@@ -1,0 +1,1 @@
+"""One module for each command of `aquamam`; heavy imports wait inside `run`."""
