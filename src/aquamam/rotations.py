@@ -1,0 +1,339 @@
+r"""Pure maps on rotations.
+
+Quaternions are `xyzw`, unit, and every function takes either sign; every function that returns quaternions returns the
+canonical one, $q_w \geq 0$. Products compose like matrices: `multiply(p, q)` rotates by q first. All functions take any
+leading batch shape, keep dtype and device, and are differentiable.
+"""
+
+import math
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from aquamam.errors import InputError
+
+LOG_UNIFORM = -2 * math.log(math.pi)  # the half 3-sphere has volume pi**2
+UNIT_TOLERANCE = 1e-3  # float32 and four printed decimals pass, an unnormalised network output does not
+_LOG_VOLUMES = {"1": 0.0, "pi2": -LOG_UNIFORM, "8pi2": math.log(8) - LOG_UNIFORM}
+_SMALL_SQUARE = 1e-6  # below it three Taylor terms are exact to float64
+
+Number = TypeVar("Number", float, np.ndarray, Tensor)
+
+
+# --- sign, validation, measures ---------------------------------------------------------------------------------------
+
+
+def canonical(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
+    """The sign of an xyzw quaternion with q_w >= 0; at q_w = 0 the first non-zero of x, y, z is positive.
+
+    Negative zeros become positive ones, so equal rotations of equal magnitude compare equal bit by bit.
+    """
+    x, y, z, w = q.unbind(-1)
+    lead = torch.where(w != 0, w, torch.where(x != 0, x, torch.where(y != 0, y, z)))
+    return torch.where((lead < 0).unsqueeze(-1), -q, q) + 0.0  # -0.0 + 0.0 is +0.0
+
+
+def as_unit_quat(q: Any, name: str = "q") -> Float64[Tensor, "*batch 4"]:
+    """A user's xyzw quaternions (tensor, array or nested list), checked, normalised in float64 and made canonical."""
+    tensor = _floating(q, name)
+    if tensor.ndim < 1 or tensor.shape[-1] != 4:
+        raise InputError(
+            f"{name} must hold xyzw quaternions on a last axis of 4, got shape {tuple(tensor.shape)}; "
+            "matrices go through matrix_to_quat first."
+        )
+    if not bool(torch.isfinite(tensor).all()):
+        raise InputError(f"{name} must be finite, got NaN or infinity; drop or mask these rows.")
+    norm = torch.linalg.vector_norm(tensor, dim=-1)
+    if tensor.numel() and float((norm - 1).abs().max()) > UNIT_TOLERANCE:
+        worst = float(norm.flatten()[(norm - 1).abs().argmax()])
+        hint = "a zero quaternion is no rotation" if worst == 0 else "divide it by its norm"
+        raise InputError(f"{name} must have unit norm to within {UNIT_TOLERANCE:g}, got norm {worst:.6g}; {hint}.")
+    return canonical(tensor / norm.unsqueeze(-1))
+
+
+def as_rotation_matrix(R: Any, name: str = "R") -> Float64[Tensor, "*batch 3 3"]:
+    """A user's rotation matrices (tensor, array or nested list), checked, then the nearest rotations in float64."""
+    tensor = _floating(R, name)
+    if tensor.ndim < 2 or tensor.shape[-2:] != (3, 3):
+        raise InputError(f"{name} must hold matrices on last axes 3 x 3, got shape {tuple(tensor.shape)}; reshape it.")
+    if not bool(torch.isfinite(tensor).all()):
+        raise InputError(f"{name} must be finite, got NaN or infinity; drop or mask these rows.")
+    if tensor.numel() == 0:
+        return tensor
+    error = float((tensor.mT @ tensor - torch.eye(3, dtype=tensor.dtype, device=tensor.device)).abs().max())
+    if error > 2 * UNIT_TOLERANCE:
+        raise InputError(
+            f"{name} must be orthogonal to within {2 * UNIT_TOLERANCE:g}, got an error of {error:.3g} in R^T R = 1; "
+            "divide out the scale or project it by SVD."
+        )
+    if float(torch.linalg.det(tensor).min()) < 0:
+        raise InputError(f"{name} must have determinant +1, got -1, a reflection; flip the sign of one axis.")
+    u, _, vh = torch.linalg.svd(tensor)
+    return u @ vh
+
+
+def _floating(value: Any, name: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be an array of numbers, got {type(value).__name__}; pass a tensor.") from error
+    # Lists such as [0, 0, 0, 1] are integers only by spelling; integer tensors are more often labels or pixels.
+    if isinstance(value, (list, tuple)) and not tensor.is_complex() and tensor.dtype != torch.bool:
+        tensor = torch.as_tensor(value, dtype=torch.float64)
+    if not tensor.is_floating_point():
+        raise InputError(f"{name} must be floating point, got {tensor.dtype}; convert it with .double().")
+    return tensor.double()
+
+
+def convert_log_density(log_p: Number, to: str = "pi2", from_: str = "pi2") -> Number:
+    """Restate a log density for another total volume of the rotations: "pi2" (ours), "1" or "8pi2".
+
+    The uniform distribution is -2.2895, 0 and -4.3689 in them.
+    """
+    for measure in (to, from_):
+        if measure not in _LOG_VOLUMES:
+            raise InputError(f"measure must be one of {', '.join(_LOG_VOLUMES)}, got {measure!r}; ours is pi2.")
+    return log_p + (_LOG_VOLUMES[from_] - _LOG_VOLUMES[to])
+
+
+# --- the group --------------------------------------------------------------------------------------------------------
+
+
+def multiply(p: Float[Tensor, "*#batch 4"], q: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "... 4"]:
+    """The rotation q followed by p, the Hamilton product pq of xyzw quaternions, canonical."""
+    return canonical(_hamilton(p, q))
+
+
+def _hamilton(p: Tensor, q: Tensor) -> Tensor:
+    px, py, pz, pw = p.unbind(-1)
+    qx, qy, qz, qw = q.unbind(-1)
+    return torch.stack(
+        (
+            pw * qx + px * qw + py * qz - pz * qy,
+            pw * qy - px * qz + py * qw + pz * qx,
+            pw * qz + px * qy - py * qx + pz * qw,
+            pw * qw - px * qx - py * qy - pz * qz,
+        ),
+        -1,
+    )
+
+
+def inverse(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
+    """The inverse of unit xyzw quaternions, their conjugate."""
+    return canonical(_conjugate(q))
+
+
+def _conjugate(q: Tensor) -> Tensor:
+    return torch.cat((-q[..., :3], q[..., 3:]), -1)
+
+
+def rotate(q: Float[Tensor, "*#batch 4"], v: Float[Tensor, "*#batch 3"]) -> Float[Tensor, "... 3"]:
+    """Vectors turned by unit xyzw quaternions, $v + 2 q_w (u × v) + 2 u × (u × v)$ with u = q_xyz."""
+    u, w = torch.broadcast_tensors(q[..., :3], v)[0], q[..., 3:]
+    v = torch.broadcast_to(v, u.shape)
+    t = 2 * torch.linalg.cross(u, v, dim=-1)
+    return v + w * t + torch.linalg.cross(u, t, dim=-1)
+
+
+def geodesic_angle(q1: Float[Tensor, "*#batch 4"], q2: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "..."]:
+    """Angle in [0, pi] between two rotations given as xyzw quaternions, $2 atan2(|v|, |w|)$ of $q_1^{-1} q_2$.
+
+    Accurate near 0 and near pi, where arccos is not; its gradients are finite everywhere (zero at q1 = q2).
+    """
+    r = _hamilton(_conjugate(q1), q2)
+    return 2 * torch.atan2(torch.linalg.vector_norm(r[..., :3], dim=-1), r[..., 3].abs())
+
+
+def slerp(
+    q0: Float[Tensor, "*#batch 4"], q1: Float[Tensor, "*#batch 4"], t: float | Float[Tensor, "*#batch"]
+) -> Float[Tensor, "... 4"]:
+    """The shortest path from q0 (t = 0) to q1 (t = 1) at constant speed, $q_0 (q_0^{-1} q_1)^t$, xyzw."""
+    step = quat_to_rotvec(multiply(inverse(q0), q1))
+    t = torch.as_tensor(t, dtype=step.dtype, device=step.device)
+    return multiply(q0, rotvec_to_quat(step * t.unsqueeze(-1)))
+
+
+def chordal_mean(
+    q: Float[Tensor, "*batch n 4"], weights: Float[Tensor, "*batch n"] | None = None
+) -> Float[Tensor, "*batch 4"]:
+    """The mean of n xyzw quaternions regardless of their signs: the main eigenvector of $sum_n w_n q_n q_n^T$."""
+    if q.shape[-2] == 0:
+        raise InputError("a mean needs at least one rotation, got none; check the axis of length n before the last.")
+    weighted = q if weights is None else q * weights.unsqueeze(-1)
+    scatter = (weighted.mT @ q).double()
+    return canonical(torch.linalg.eigh(scatter)[1][..., -1].to(q.dtype))
+
+
+# --- matrices and rotation vectors ------------------------------------------------------------------------------------
+
+
+def quat_to_matrix(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
+    """Rotation matrices of unit xyzw quaternions."""
+    x, y, z, w = q.unbind(-1)
+    entries = (
+        1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),
+        2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x),
+        2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y),
+    )  # fmt: skip
+    return torch.stack(entries, -1).unflatten(-1, (3, 3))
+
+
+def matrix_to_quat(R: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4"]:
+    """Canonical xyzw quaternions of rotation matrices; see `as_rotation_matrix` for matrices that may not be rotations.
+
+    R holds every product $4 q_i q_j$; the row of the largest $q_i$ is q up to scale, and never degenerates.
+    """
+    a, b, c, d, e, f, g, h, i = R.flatten(-2).unbind(-1)
+    products = (
+        1 + a - e - i, b + d, c + g, h - f,
+        b + d, 1 - a + e - i, f + h, c - g,
+        c + g, f + h, 1 - a - e + i, d - b,
+        h - f, c - g, d - b, 1 + a + e + i,
+    )  # fmt: skip
+    outer = torch.stack(products, -1).unflatten(-1, (4, 4))
+    largest = outer.diagonal(dim1=-2, dim2=-1).argmax(-1)
+    row = outer.gather(-2, largest[..., None, None].expand(*largest.shape, 1, 4)).squeeze(-2)
+    return canonical(row / torch.linalg.vector_norm(row, dim=-1, keepdim=True))
+
+
+def rotvec_to_quat(r: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 4"]:
+    """Canonical xyzw quaternions of rotation vectors (axis times angle in radians, of any length)."""
+    square = r.square().sum(-1, keepdim=True)
+    small = square < _SMALL_SQUARE
+    half = 0.5 * torch.where(small, 1.0, square).sqrt()
+    sine = torch.where(small, 0.5 - square / 48 + square**2 / 3840, torch.sin(half) / (2 * half))
+    cosine = torch.where(small, 1 - square / 8 + square**2 / 384, torch.cos(half))
+    return canonical(torch.cat((sine * r, cosine), -1))
+
+
+def quat_to_rotvec(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3"]:
+    """Rotation vectors of length in [0, pi] of unit xyzw quaternions."""
+    q = canonical(q)
+    v, w = q[..., :3], q[..., 3:]
+    square = v.square().sum(-1, keepdim=True)
+    small = square < _SMALL_SQUARE
+    # The series of 2 atan(s / w) / s; w is near 1 there, and set to 1 elsewhere so that no gradient is 0 * inf.
+    near = torch.where(small, w, 1.0)
+    tangent = torch.where(small, square, 0.0) / near**2
+    series = 2 / near * (1 - tangent / 3 + tangent**2 / 5)
+    s = torch.where(small, 1.0, square).sqrt()
+    return v * torch.where(small, series, 2 * torch.atan2(s, w) / s)
+
+
+# --- Euler angles -----------------------------------------------------------------------------------------------------
+
+
+def _axes(convention: str, lengths: tuple[int, ...]) -> tuple[list[int], bool]:
+    """Indices of the axes, and whether they are intrinsic."""
+    axes = ["xyz".find(letter) for letter in convention.lower()]
+    one_case = convention.isupper() or convention.islower()
+    if not one_case or len(axes) not in lengths or -1 in axes or any(i == j for i, j in pairwise(axes)):
+        raise InputError(
+            f"an Euler convention must be {' or '.join(map(str, lengths))} letters of one case, neighbours different, "
+            f'got {convention!r}; "YXZ" is intrinsic and "xyz" extrinsic.'
+        )
+    return axes, convention.isupper()
+
+
+def euler_to_quat(
+    angles: Float[Tensor, "*batch n"], convention: str, degrees: bool = False
+) -> Float[Tensor, "*batch 4"]:
+    """Canonical xyzw quaternions of Euler angles in SciPy's notation: upper case intrinsic, lower case extrinsic."""
+    axes, intrinsic = _axes(convention, (1, 2, 3))
+    if angles.shape[-1] != len(axes):
+        raise InputError(f"{convention!r} needs {len(axes)} angles on the last axis, got {angles.shape[-1]}.")
+    half = angles * (math.pi / 360 if degrees else 0.5)
+    q = angles.new_zeros(*angles.shape[:-1], 4) + angles.new_tensor([0, 0, 0, 1])
+    for axis, h in zip(axes, half.unbind(-1)):
+        parts = [torch.zeros_like(h)] * 3 + [torch.cos(h)]
+        parts[axis] = torch.sin(h)
+        step = torch.stack(parts, -1)
+        q = _hamilton(q, step) if intrinsic else _hamilton(step, q)
+    return canonical(q)
+
+
+def quat_to_euler(q: Float[Tensor, "*batch 4"], convention: str, degrees: bool = False) -> Float[Tensor, "*batch 3"]:
+    r"""Euler angles of unit xyzw quaternions in SciPy's notation; in gimbal lock the last angle is zero.
+
+    For intrinsic axes i, j, i and $i × j = ε k$, $q = (c_b \cos s, c_b \sin s, s_b \cos d, ε s_b \sin d)$ along
+    1, i, j, k, with s and d half the sum and difference of the outer angles. Axes i, j, k reduce to these by a quarter
+    turn about j. The middle angle is in [0, pi] for i, j, i and in [-pi/2, pi/2] for i, j, k.
+    """
+    axes, intrinsic = _axes(convention, (3,))
+    i, j, last = axes if intrinsic else axes[::-1]
+    k = 3 - i - j
+    parity = 1.0 if (j - i) % 3 == 1 else -1.0
+    if last == k:
+        quarter = q.new_zeros(4)
+        quarter[[j, 3]] = math.sqrt(0.5)
+        q = _hamilton(q, quarter)
+    outer, inner = torch.hypot(q[..., j], q[..., k]), torch.hypot(q[..., i], q[..., 3])
+    total, difference = torch.atan2(q[..., i], q[..., 3]), torch.atan2(parity * q[..., k], q[..., j])
+    first, middle, third = total + difference, 2 * torch.atan2(outer, inner), total - difference
+    # Locked, only one of sum and difference is known; the angle written last is zero and the other takes all of it.
+    tiny = 4 * torch.finfo(q.dtype).eps
+    for locked, turn, sign in ((outer < tiny, total, 1), (inner < tiny, difference, -1)):
+        first = torch.where(locked, 2 * turn if intrinsic else torch.zeros_like(turn), first)
+        third = torch.where(locked, torch.zeros_like(turn) if intrinsic else sign * 2 * turn, third)
+    if last == k:
+        middle, third = middle - math.pi / 2, -parity * third
+    angles = torch.stack((first, middle, third) if intrinsic else (third, middle, first), -1)
+    angles = angles - 2 * math.pi * torch.round(angles / (2 * math.pi))
+    return torch.rad2deg(angles) if degrees else angles
+
+
+# --- other people's conventions ---------------------------------------------------------------------------------------
+
+
+def from_wxyz(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
+    """Canonical xyzw quaternions of wxyz ones."""
+    return canonical(q.roll(-1, -1))
+
+
+def to_wxyz(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
+    """Canonical wxyz quaternions of xyzw ones."""
+    return canonical(q).roll(1, -1)
+
+
+def opencv_to_opengl(rotation: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Object-to-camera rotations, xyzw (*, 4) or matrices (*, 3, 3), from OpenCV's camera to ours.
+
+    OpenCV's y points down and its z away from the viewer, ours (OpenGL) up and towards:
+    $R_{gl} = diag(1, -1, -1) R_{cv}$. The object's own frame stays.
+    """
+    if rotation.ndim >= 1 and rotation.shape[-1] == 4:
+        return multiply(rotation.new_tensor([1, 0, 0, 0]), rotation)
+    if rotation.ndim >= 2 and rotation.shape[-2:] == (3, 3):
+        return rotation.new_tensor([1, -1, -1])[:, None] * rotation
+    raise InputError(
+        f"a rotation must be an xyzw quaternion (*, 4) or a matrix (*, 3, 3), got shape {tuple(rotation.shape)}; "
+        "take the rotation out of a 4 x 4 pose first."
+    )
+
+
+def opengl_to_opencv(rotation: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Object-to-camera rotations, xyzw (*, 4) or matrices (*, 3, 3), from our OpenGL camera to OpenCV's."""
+    return opencv_to_opengl(rotation)  # the flip is its own inverse
+
+
+# --- randomness -------------------------------------------------------------------------------------------------------
+
+
+def random_quat(
+    shape: tuple[int, ...] = (),
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Float[Tensor, "*shape 4"]:
+    """Canonical xyzw quaternions uniform on SO(3) (Haar).
+
+    Drawn in float64 on the generator's device, so that a seed gives the same rotations in every dtype.
+    """
+    source = generator.device if generator is not None else "cpu"
+    q = torch.randn(*shape, 4, generator=generator, dtype=torch.float64, device=source)
+    return canonical((q / torch.linalg.vector_norm(q, dim=-1, keepdim=True)).to(dtype).to(device or source))
