@@ -1,0 +1,37 @@
+"""Data sets: our own on disk or rendered on the fly, and loaders for everyone else's."""
+
+from importlib import import_module
+
+# Imported on first use: the processes that render need no torch, and no loader needs another's dependencies.
+_HOMES: dict[str, str] = {
+    "Example": "base",
+    "Batch": "base",
+    "RotationDataset": "base",
+    "UnreadableExample": "base",
+    "StoredDataset": "store",
+    "RenderedDataset": "rendered",
+    "Stream": "stream",
+    "one_pass": "stream",
+    "AugmentSettings": "augment",
+    "augmentation": "augment",
+    "augment": "augment",
+    "open_dataset": "opening",
+    "OriginalDataset": "original",
+    "SymsolDataset": "symsol",
+    "ModelNetDataset": "modelnet",
+    "PascalDataset": "pascal3d",
+    "BopDataset": "bop",
+    "FolderDataset": "folder",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str):
+    if name in _HOMES:
+        return getattr(import_module(f"aquamam.datasets.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'aquamam.datasets' has no attribute {name!r}; it has {', '.join(__all__)}.")
+
+
+def __dir__() -> list[str]:
+    return __all__

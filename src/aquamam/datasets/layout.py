@@ -1,0 +1,223 @@
+"""Our data set on disk: a folder with `dataset.json` and, for each split, numbered shards (docs/data.md describes it).
+
+No torch here: the processes that render import only what they need.
+"""
+
+import glob
+import io
+import json
+import math
+import os
+import re
+import socket
+import tarfile
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64, UInt8
+from PIL import Image
+
+from aquamam.errors import InputError
+
+FORMAT = "aquamam-dataset"
+VERSION = 1
+MANIFEST = "dataset.json"
+ENCODINGS = ("raw", "png")
+PNG_LEVEL = 6
+RAW_UP_TO = 96  # px; above, an uncompressed image costs more disk than decoding a PNG costs time
+PAPER_SPLITS = {"train": 500_000, "valid": 10_000, "test": 10_000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What `dataset.json` says: enough to make every byte of the data set again."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    objects: list[dict[str, Any]]  # name, mesh (its hash), symmetry; example i shows objects[i % len(objects)]
+    settings: dict[str, Any]  # of the renderer
+    seed: int
+    splits: dict[str, int]
+    shard_size: int
+    encoding: str
+
+    def __post_init__(self) -> None:
+        if self.encoding not in ENCODINGS:
+            raise InputError(f"encoding must be one of {', '.join(ENCODINGS)}, got {self.encoding!r}.")
+        if self.shard_size < 1:
+            raise InputError(f"a shard holds at least 1 image, got {self.shard_size}.")
+        for split, count in self.splits.items():
+            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", split):
+                raise InputError(f"a split's name is a word such as train, got {split!r}.")
+            if count < 1:
+                raise InputError(f"a split holds at least 1 image, got {split}={count}.")
+        if not self.splits:
+            raise InputError("a data set needs at least one split, got none; try train=1000.")
+
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        size = self.settings["size"]
+        height, width = (size, size) if isinstance(size, int) else size
+        return height, width
+
+    def shards(self, split: str) -> int:
+        return -(-self.splits[split] // self.shard_size)
+
+    def shard_range(self, split: str, shard: int) -> range:
+        first = shard * self.shard_size
+        return range(first, min(first + self.shard_size, self.splits[split]))
+
+    def to_bytes(self) -> bytes:
+        return (json.dumps(asdict(self), indent=1) + "\n").encode()
+
+    @classmethod
+    def read(cls, root: Path) -> "Manifest":
+        """The manifest of the data set in `root`."""
+        path = root / MANIFEST
+        try:
+            data = json.loads(path.read_bytes())
+            if data["format"] != FORMAT:
+                raise KeyError(FORMAT)
+        except FileNotFoundError:
+            raise InputError(f"{root} has no {MANIFEST}, so `aquamam render` did not write it.") from None
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not the description of a data set; restore it or render again.") from error
+        if data["version"] > VERSION:
+            raise InputError(f"{path} has format version {data['version']}, this aquamam reads {VERSION}; update it.")
+        try:
+            return cls(**{field.name: data[field.name] for field in fields(cls)})
+        except KeyError as error:
+            raise InputError(f"{path} lacks {error}; restore it or render again.") from error
+
+
+def plain_colour(settings: dict[str, Any]) -> tuple[int, int, int] | None:
+    """The one colour behind all objects, if the render settings have one."""
+    background = settings.get("background")
+    if isinstance(background, str) or background is None:
+        return None
+    red, green, blue = background
+    return red, green, blue
+
+
+def shard_size_for(splits: dict[str, int], encoding: str, image_shape: tuple[int, int]) -> int:
+    """Images per shard: few files for large sets, many shards for many workers, little to lose when killed."""
+    largest = 2000 if encoding == "png" else 25_000_000 // (3 * math.prod(image_shape))
+    return max(1, min(2000, largest, max(50, -(-sum(splits.values()) // 64))))
+
+
+def shard_files(root: Path, split: str, shard: int, encoding: str) -> dict[str, Path]:
+    """The files of one shard; the last one is written last, so that its presence means that the shard is whole."""
+    stem = root / split / f"{shard:06d}"
+    rotations = {"rotations": Path(f"{stem}.rotations.npy")}
+    if encoding == "raw":
+        return {**rotations, "images": Path(f"{stem}.images.npy")}
+    return {**rotations, "offsets": Path(f"{stem}.offsets.npy"), "images": Path(f"{stem}.tar")}
+
+
+def is_whole(root: Path, split: str, shard: int, encoding: str) -> bool:
+    return all(path.exists() for path in shard_files(root, split, shard, encoding).values())
+
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    """Claim `root` for this data set, or go on with it; refuse a folder that holds anything else."""
+    root.mkdir(parents=True, exist_ok=True)
+    if (root / MANIFEST).exists():
+        refuse_other(root, Manifest.read(root), manifest)
+    elif other := [p.name for p in root.iterdir() if not re.fullmatch(r"\..+\.tmp", p.name)]:
+        raise InputError(f"{root} is not empty (it holds {min(other)}); choose a new folder for the data set.")
+    write_file(root / MANIFEST, manifest.to_bytes())
+
+
+def refuse_other(root: Path, there: Manifest, wanted: Manifest) -> None:
+    for field in fields(Manifest):
+        old, new = getattr(there, field.name), getattr(wanted, field.name)
+        if old != new:
+            if isinstance(old, dict) and isinstance(new, dict):  # name the one entry, not the whole table
+                key = next(k for k in {**old, **new} if old.get(k) != new.get(k))
+                old, new, name = old.get(key), new.get(key), f"{field.name}.{key}"
+            else:
+                name = field.name
+            raise InputError(
+                f"{root} holds another data set ({name} is {old}, this run asks for {new}); choose another folder."
+            )
+
+
+def write_file(path: Path, content: bytes | np.ndarray) -> None:
+    """Write all or nothing: to a temporary file beside, to the disk, then rename.
+
+    Whoever writes a file owns it, so what a killed run left behind of the same file goes away.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        stale.unlink(missing_ok=True)
+    temporary = path.parent / f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp"
+    try:
+        with temporary.open("wb") as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                np.save(file, content, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except FileNotFoundError:
+        # Another process of the same run took the file over; its bytes are the same.
+        if not path.exists():
+            raise
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def encode_png(image: UInt8[np.ndarray, "h w 3"]) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG", compress_level=PNG_LEVEL)
+    return buffer.getvalue()
+
+
+def bytes_per_image(encoding: str, images: UInt8[np.ndarray, "n h w 3"]) -> float:
+    """About how much disk an image takes, judged by a few."""
+    if encoding == "raw":
+        return images[0].size + 32
+    return sum(len(encode_png(image)) for image in images) / len(images) + 256 + 512 + 1024 + 48  # with tar's headers
+
+
+def tar_bytes(
+    members: list[tuple[str, bytes]],
+) -> tuple[bytes, Int64[np.ndarray, "members 2"]]:
+    """A tar archive without owners or dates, so that equal content gives equal bytes; also (offset, size) of each."""
+    buffer, places = io.BytesIO(), []
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+            places.append((archive.offset - (-(-len(content) // 512) * 512), len(content)))
+    return buffer.getvalue(), np.array(places, np.int64).reshape(-1, 2)
+
+
+def write_shard(
+    root: Path,
+    manifest: Manifest,
+    split: str,
+    shard: int,
+    images: UInt8[np.ndarray, "n 3 h w"] | list[bytes],
+    rotations: Float64[np.ndarray, "n 4"],
+) -> None:
+    """Put one finished shard on disk: pixels for the encoding raw, PNG files for png."""
+    paths = shard_files(root, split, shard, manifest.encoding)
+    write_file(paths["rotations"], rotations)
+    if isinstance(images, np.ndarray):
+        write_file(paths["images"], images)
+        return
+    names = [thing["name"] for thing in manifest.objects]
+    members = []
+    for i, png, q in zip(manifest.shard_range(split, shard), images, rotations):
+        about = {"object": names[i % len(names)], "rotation_xyzw": q.tolist()}
+        members += [(f"{i:09d}.png", png), (f"{i:09d}.json", json.dumps(about).encode())]
+    content, places = tar_bytes(members)
+    write_file(paths["offsets"], places[::2])
+    write_file(paths["images"], content)
