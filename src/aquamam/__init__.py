@@ -6,10 +6,15 @@ __version__ = "0.1.0"
 
 # Public names and their homes. They are imported on first use, so that `import aquamam` and `aquamam --help` cost nothing.
 _HOMES: dict[str, str] = {
+    "AQuaMaM": "model",
     "InputError": "errors",
+    "ModelConfig": "model",
+    "import_original": "checkpoint",
+    "load": "checkpoint",
+    "save_model": "checkpoint",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str):

@@ -1,0 +1,55 @@
+"""`aquamam info`: what a preset or a checkpoint is."""
+
+import argparse
+
+HELP = "Print parameters, bins, chart, density and ceiling of a preset or checkpoint."
+EXAMPLES = """  aquamam info toy
+  aquamam info runs/die/best.safetensors --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a preset (toy, die, ...), a bundled model's name, or a checkpoint's path")
+    parser.add_argument(
+        "--checkpoint", action="store_true", help="take NAME as a bundled model where a preset has the same name"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def describe(name: str, checkpoint: bool = False) -> dict:
+    """Facts about a preset, a bundled model or a checkpoint; a preset goes first unless told otherwise."""
+    import torch
+
+    from aquamam.checkpoint import load
+    from aquamam.model import AQuaMaM
+    from aquamam.presets import MODELS, model_config
+
+    from_preset = name in MODELS and not checkpoint
+    if from_preset:
+        with torch.device("meta"):  # counting needs no memory
+            model: torch.nn.Module = AQuaMaM(model_config(name))
+    else:
+        model = load(name)
+    facts = {"name": name, "source": "preset" if from_preset else "checkpoint", "kind": model.kind}
+    facts["parameters"] = sum(p.numel() for p in model.parameters())
+    facts.update(model.config.to_dict())  # type: ignore[union-attr,operator]
+    if hasattr(model, "cells"):
+        facts["ceiling"] = round(model.cells.ceiling, 4)  # type: ignore[union-attr]
+        facts["measure"] = "pi^2"
+    facts["info"] = getattr(model, "info", {})
+    return facts
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    facts = describe(args.model, args.checkpoint)
+    if args.json:
+        print(json.dumps(facts))
+        return 0
+    info = facts.pop("info")
+    for key, value in {**facts, **(info if isinstance(info, dict) else {})}.items():
+        if key == "ceiling":
+            value = f"{value:.2f}  (largest log density at the identity, volume pi^2)"
+        print(f"{key:14} {value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{key:14} {value}")
+    return 0

@@ -1,0 +1,176 @@
+"""The parts of the network: embeddings, and Transformer blocks that keep an image's prefix apart from the rotations that follow it.
+
+Under the partially causal mask the patch tokens and [START] never see a rotation token. A block therefore has two entrances: `prefix` runs
+once for an image, and `extend` runs the rotation tokens of any number of rotations against the keys and values it left behind.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+
+
+class KeysValues(NamedTuple):
+    """Keys and values of one image's prefix in one layer, shared by all rotations of that image."""
+
+    keys: Float[Tensor, "batch heads tokens head_dim"]
+    values: Float[Tensor, "batch heads tokens head_dim"]
+
+
+class Block(nn.Module):
+    """A pre-norm Transformer layer (exact GELU, norm eps 1e-6, as in the original)."""
+
+    def __init__(self, dim: int, heads: int, hidden: int, dropout: float):
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.linear1 = nn.Linear(dim, hidden)
+        self.linear2 = nn.Linear(hidden, dim)
+        nn.init.xavier_uniform_(self.qkv.weight)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(..., tokens, dim) -> (..., heads, tokens, head_dim)"""
+        return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+
+    def _finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = x + self._drop(self.out(attended))
+        return x + self._drop(self.linear2(self._drop(F.gelu(self.linear1(self.norm2(x))))))
+
+    def prefix(
+        self, x: Float[Tensor, "batch tokens dim"], last: bool = False
+    ) -> tuple[Float[Tensor, "batch outputs dim"], KeysValues]:
+        """Full attention among patch tokens and [START]. In the last layer only [START] is read afterwards, so only it is computed."""
+        y = self.norm1(x)
+        if last:
+            dim = x.shape[-1]
+            query = F.linear(y[:, -1:], self.qkv.weight[:dim], self.qkv.bias[:dim])
+            key, value = F.linear(y, self.qkv.weight[dim:], self.qkv.bias[dim:]).chunk(2, -1)
+            x = x[:, -1:]
+        else:
+            query, key, value = self.qkv(y).chunk(3, -1)
+        query, key, value = (self._heads(part) for part in (query, key, value))
+        attended = F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout if self.training else 0.0)
+        return self._finish(x, attended.transpose(1, 2).flatten(-2)), KeysValues(key, value)
+
+    def extend(
+        self,
+        x: Float[Tensor, "rotations batch steps dim"],
+        prefix: KeysValues,
+        past: Float[Tensor, "rotations batch earlier twodim"] | None,
+    ) -> tuple[Float[Tensor, "rotations batch steps dim"], Float[Tensor, "rotations batch total twodim"]]:
+        """Rotation tokens: one softmax over the shared prefix and the rotation's own tokens so far, the prefix never copied."""
+        rotations, batch, steps, _ = x.shape
+        query, own = self.qkv(self.norm1(x)).split([x.shape[-1], 2 * x.shape[-1]], -1)
+        if past is not None:
+            own = torch.cat([past, own], 2)
+        total = own.shape[2]
+        query = self._heads(query)  # (rotations, batch, heads, steps, head_dim)
+        own_key, own_value = (self._heads(part) for part in own.chunk(2, -1))
+        query = query / math.sqrt(query.shape[-1])
+
+        # (batch, heads, rotations * steps, head_dim): one matrix product an image and head, however many rotations
+        flat = query.permute(1, 2, 0, 3, 4).flatten(2, 3)
+        shared = (flat @ prefix.keys.transpose(-1, -2)).unflatten(2, (rotations, steps))
+        private = torch.einsum("rbhsd,rbhtd->bhrst", query, own_key)
+        if steps > 1:
+            later = torch.ones(steps, total, dtype=torch.bool, device=x.device).triu(total - steps + 1)
+            private = private.masked_fill(later, -torch.inf)
+        weights = self._drop(torch.cat([shared, private], -1).softmax(-1))
+        from_prefix = weights[..., :-total].flatten(2, 3) @ prefix.values
+        attended = from_prefix.unflatten(2, (rotations, steps)).permute(
+            2, 0, 3, 1, 4
+        )  # (rotations, batch, steps, heads, head_dim)
+        attended = attended + torch.einsum("bhrst,rbhtd->rbshd", weights[..., -total:], own_value)
+        return self._finish(x, attended.flatten(-2)), own
+
+
+class ComponentEmbedding(nn.Module):
+    r"""$g_{q_c}$: NeRF-like encoding $[q, \sin(2^l \pi q), \cos(2^l \pi q)]_{l<L}$, then an MLP of widths d/4, d/2, d."""
+
+    def __init__(self, dim: int, octaves: int):
+        super().__init__()
+        self.mlp = nn.Sequential(
+            nn.Linear(1 + 2 * octaves, dim // 4),
+            nn.GELU(),
+            nn.Linear(dim // 4, dim // 2),
+            nn.GELU(),
+            nn.Linear(dim // 2, dim),
+        )
+        self.register_buffer("frequency", math.pi * 2.0 ** torch.arange(octaves), persistent=False)
+
+    def forward(self, q: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch dim"]:
+        phase = q[..., None] * self.frequency
+        waves = torch.stack([phase.sin(), phase.cos()], -1).flatten(-2)
+        return self.mlp(torch.cat([q[..., None], waves], -1))
+
+
+class CategoryEmbedding(nn.Module):
+    """The toy's stand-in for an image: a category becomes a whole sequence of patch embeddings."""
+
+    def __init__(self, categories: int, tokens: int, dim: int):
+        super().__init__()
+        self.tokens = tokens
+        self.table = nn.Embedding(categories, tokens * dim)
+
+    def forward(self, category: Int[Tensor, "batch"]) -> Float[Tensor, "batch tokens dim"]:
+        return self.table(category).unflatten(-1, (self.tokens, -1))
+
+
+class PatchEmbedding(nn.Module):
+    """ViT's: cut the image into patches, one linear map for all."""
+
+    def __init__(self, channels: int, patch: int, dim: int):
+        super().__init__()
+        self.project = nn.Conv2d(channels, dim, patch, patch)
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
+        return self.project(images).flatten(2).transpose(1, 2)
+
+
+class ResidualStage(nn.Module):
+    """Halve the resolution, then one residual block of two 3x3 convolutions."""
+
+    def __init__(self, channels_in: int, channels: int):
+        super().__init__()
+        groups = math.gcd(channels, 8)  # group norm, unlike batch norm, is the same on one process and on many
+        self.down = nn.Conv2d(channels_in, channels, 3, 2, 1)
+        self.norm1 = nn.GroupNorm(groups, channels)
+        self.conv1 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.norm2 = nn.GroupNorm(groups, channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.norm3 = nn.GroupNorm(groups, channels)
+
+    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch out h w"]:
+        x = F.relu(self.norm1(self.down(x)))
+        return F.relu(x + self.norm3(self.conv2(F.relu(self.norm2(self.conv1(x))))))
+
+
+class ConvStem(nn.Module):
+    """Strided residual stages to a small grid of tokens: learns far faster than patches on little data."""
+
+    def __init__(self, channels: int, stages: tuple[int, ...], dim: int):
+        super().__init__()
+        widths = (channels, *stages)
+        self.stages = nn.Sequential(*(ResidualStage(a, b) for a, b in zip(widths, widths[1:])))
+        self.project = nn.Conv2d(widths[-1], dim, 1)
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
+        return self.project(self.stages(images)).flatten(2).transpose(1, 2)
+
+
+def normalise(images: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch channels height width"]:
+    """uint8 or [0, 1] -> [-1, 1]: mean 0.5, standard deviation 0.5."""
+    images = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    return images * 2 - 1

@@ -1,0 +1,190 @@
+"""AQuaMaM: an image and the first components of a quaternion in, the distribution of the next component out."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from aquamam.cells import Cells
+from aquamam.distribution import QuaternionSentences
+from aquamam.errors import InputError
+from aquamam.images import ImageInput, as_image_batch
+from aquamam.layers import Block, CategoryEmbedding, ComponentEmbedding, ConvStem, KeysValues, PatchEmbedding, normalise
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Everything a checkpoint needs to rebuild the network."""
+
+    bins: int = 500  # N in the paper
+    chart: str = "atlas"
+    density: str = "cells"
+    dim: int = 512  # d_model
+    heads: int = 8
+    layers: int = 6
+    hidden: int = 2048  # d_ff
+    octaves: int = 6  # L
+    dropout: float = 0.0
+    embedding: str = "patches"  # or "stem", or "category" (the toy)
+    image_size: int = 224
+    channels: int = 3
+    patch_size: int = 16
+    stem: tuple[int, ...] = (32, 64, 128)  # channels of the stages; each halves the resolution
+    categories: int = 6  # for embedding="category"
+    tokens: int = 196  # for embedding="category"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stem", tuple(self.stem))  # JSON has lists only
+        Cells.make(self.chart, self.bins, self.density)
+        if self.heads < 1 or self.dim % self.heads or self.dim % 4:
+            nearest = (
+                max(1, round(self.dim / math.lcm(self.heads, 4))) * math.lcm(self.heads, 4)
+                if self.heads > 0
+                else self.dim
+            )
+            raise InputError(
+                f"dim must be divisible by heads and by 4, got dim={self.dim}, heads={self.heads}; try dim={nearest}."
+            )
+        if self.layers < 1 or self.hidden < 1:
+            raise InputError(f"layers and hidden must be positive, got layers={self.layers}, hidden={self.hidden}.")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout must lie in [0, 1), got {self.dropout}.")
+        if self.embedding not in ("patches", "stem", "category"):
+            raise InputError(f"embedding must be patches, stem or category, got {self.embedding!r}.")
+        step = self.patch_size if self.embedding == "patches" else 2 ** len(self.stem)
+        if self.embedding != "category" and (step < 1 or self.image_size < step or self.image_size % step):
+            raise InputError(f"image_size must be a multiple of {step} for {self.embedding}, got {self.image_size}.")
+
+    @property
+    def prefix_tokens(self) -> int:
+        """P in the paper."""
+        if self.embedding == "category":
+            return self.tokens
+        step = self.patch_size if self.embedding == "patches" else 2 ** len(self.stem)
+        return (self.image_size // step) ** 2
+
+    @property
+    def cells(self) -> Cells:
+        return Cells.make(self.chart, self.bins, self.density)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "ModelConfig":
+        unknown = set(values) - set(cls.__dataclass_fields__)
+        if unknown:
+            raise InputError(
+                f"a model config has no field {', '.join(sorted(unknown))}; it has {', '.join(cls.__dataclass_fields__)}."
+            )
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class AQuaMaM(nn.Module):
+    """`model(images)` is a posterior: a `torch.distributions.Distribution` over rotations with exact likelihoods and samples."""
+
+    kind = "aquamam"
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.cells = config.cells
+        self.embed: nn.Module
+        if config.embedding == "category":
+            self.embed = CategoryEmbedding(config.categories, config.tokens, config.dim)
+        elif config.embedding == "patches":
+            self.embed = PatchEmbedding(config.channels, config.patch_size, config.dim)
+        else:
+            self.embed = ConvStem(config.channels, config.stem, config.dim)
+        self.start = nn.Parameter(torch.zeros(config.dim))
+        self.position = nn.Parameter(torch.randn(config.prefix_tokens + 3, config.dim) * 0.02)
+        self.components = nn.ModuleList(ComponentEmbedding(config.dim, config.octaves) for _ in range(2))
+        self.blocks = nn.ModuleList(
+            Block(config.dim, config.heads, config.hidden, config.dropout) for _ in range(config.layers)
+        )
+        self.norm = nn.LayerNorm(config.dim)
+        self.head = nn.Linear(config.dim, config.bins)
+        if self.cells.chart.count > 1:
+            # with several charts the first token also names the chart, and the later ones must be told of it
+            self.first_head = nn.Linear(config.dim, self.cells.first_tokens)
+            self.chart_embed = nn.Embedding(self.cells.chart.count, config.dim)
+
+    def forward(self, images: ImageInput) -> QuaternionSentences:
+        """The posterior of each image: tensor (B, 3, H, W), uint8 or float in [0, 1]; a PIL image; a list of them; categories (B,)."""
+        return QuaternionSentences(self.encode(images), self.cells)
+
+    def encode(self, images: ImageInput) -> "Prefix":
+        """Run the images through the network once; any number of rotations then costs two tokens each."""
+        prepared = self.prepare(images)
+        copies = None
+        if self.config.embedding == "category":  # equal inputs are encoded once
+            prepared, copies = prepared.unique(return_inverse=True)
+        x = self.embed(prepared if self.config.embedding == "category" else normalise(prepared))
+        x = torch.cat([x, self.start.expand(len(x), 1, -1)], 1) + self.position[:-2]
+        layers = []
+        for i, block in enumerate(self.blocks):
+            x, keys_values = block.prefix(x, last=i == len(self.blocks) - 1)  # type: ignore[operator]
+            layers.append(keys_values)
+        start = x[:, -1]
+        if copies is not None and len(copies) != len(start):
+            start, layers = start[copies], [KeysValues(k[copies], v[copies]) for k, v in layers]
+        return Prefix(self, layers, start)
+
+    def prepare(self, images: ImageInput) -> Tensor:
+        """Validate and stack the input: (B, channels, H, W), or (B,) categories."""
+        if self.config.embedding == "category":
+            return self._prepare_categories(images)
+        size = (self.config.image_size, self.config.image_size)
+        return as_image_batch(images, channels=self.config.channels, size=size).to(self.start.device)
+
+    def _prepare_categories(self, images: ImageInput) -> Int[Tensor, "batch"]:
+        if not isinstance(images, Tensor) or images.is_floating_point() or images.ndim != 1:
+            raise InputError("this model reads categories, a 1-D tensor of whole numbers, not images.")
+        if len(images) and (images.min() < 0 or images.max() >= self.config.categories):
+            raise InputError(
+                f"categories run from 0 to {self.config.categories - 1}, got {int(images.min())} to {int(images.max())}."
+            )
+        return images.to(self.start.device).long()
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+
+class Prefix:
+    """Encoded images: the conditionals of AQuaMaM's posterior."""
+
+    def __init__(self, model: AQuaMaM, layers: list[KeysValues], start: Float[Tensor, "batch dim"]):
+        self.model = model
+        self.layers = layers
+        self.start = start
+        self.batch = len(start)
+        config = model.config
+        self.row_floats = 2 * (3 * config.heads * (config.prefix_tokens + 3) + 2 * config.hidden + 10 * config.dim)
+
+    def first(self) -> Float[Tensor, "batch first_tokens"]:
+        model = self.model
+        head = model.first_head if model.cells.chart.count > 1 else model.head
+        return head(model.norm(self.start))
+
+    def rest(
+        self,
+        chart: Int[Tensor, "rotations batch"],
+        seen: Float[Tensor, "rotations batch steps"],
+        past: tuple[Tensor, ...] = (),
+    ) -> tuple[Float[Tensor, "rotations batch steps bins"], tuple[Tensor, ...]]:
+        model = self.model
+        done = past[0].shape[2] if past else 0
+        steps = range(done, done + seen.shape[-1])
+        seen = seen / model.cells.chart.half_width
+        x = torch.stack([model.components[c](seen[..., c - done]) + model.position[c - 2] for c in steps], 2)
+        if model.cells.chart.count > 1:
+            x = x + model.chart_embed(chart)[:, :, None]
+        own = []
+        for i, (block, keys_values) in enumerate(zip(model.blocks, self.layers)):
+            x, state = block.extend(x, keys_values, past[i] if past else None)  # type: ignore[operator]
+            own.append(state)
+        return model.head(model.norm(x)), tuple(own)
