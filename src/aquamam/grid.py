@@ -8,8 +8,8 @@ HEALPix axes x, y, z along y, z, x.
 A cell holds the rotations that turn $e_x$ into the pixel and whose twist about $e_x$, seen from the pixel's centre, is
 within half a step of the tilt. The Haar measure is $da \, d(\cos b) \, dc$, and the twist differs from c by a function
 of the direction alone: the cells cut SO(3) into equal volumes. (Arcs of c itself would do that too, but pixels at the
-poles span a quarter turn of azimuth, and cells there would never get shorter than 90 degrees.) The mean distance of a
-rotation from the centre of its cell is 28.9 / 2^k degrees, the largest 2.04 at k = 5.
+poles span a quarter turn of azimuth, and cells there would never get shorter than 90 degrees.) A rotation is about
+28.9 / 2^k degrees from the centre of its cell on average; at k = 5 the farthest of a million was at 2.04.
 
 HEALPix is Górski et al. (2005): twelve faces, each an equal-area image of the unit square. A direction is kept as
 $\cos^2(b/2)$ and $\sin^2(b/2)$, which lose nothing at the poles.

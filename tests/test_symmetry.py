@@ -1,0 +1,259 @@
+"""Symmetry groups are groups, and distances over them are distances between what is seen."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.transform import Rotation
+
+from aquamam import rotations as rot
+from aquamam.errors import InputError
+from aquamam.symmetry import SymmetryGroup
+
+laws = settings(max_examples=25, deadline=None)
+GOLDEN = (1 + math.sqrt(5)) / 2
+axes = st.sampled_from([(0.0, 0.0, 1.0), (1.0, 0.0, 0.0), (0.3, -2.0, 0.5)])
+
+
+# Recipes, built inside the tests: hypothesis wants no other randomness inside its strategies, and beartype uses some.
+discrete = st.one_of(
+    st.sampled_from([("trivial",), ("tetrahedral",), ("octahedral",), ("icosahedral",)]),
+    st.tuples(st.just("cyclic"), st.integers(1, 12), axes),
+    st.tuples(st.just("dihedral"), st.integers(1, 8)),
+)
+any_group = st.one_of(discrete, st.tuples(st.just("revolution"), axes, st.booleans()))
+
+
+def build(recipe: tuple, seed: int = 0) -> SymmetryGroup:
+    """A named group in a frame of its own."""
+    return getattr(SymmetryGroup, recipe[0])(*recipe[1:]).conjugated(haar(seed=seed))
+
+
+def haar(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return rot.random_quat(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def within(q: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
+    """Angle from every q to the nearest element."""
+    return rot.geodesic_angle(q.unsqueeze(-2), elements).amin(-1)
+
+
+def as_sets_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(within(a, b).max() < 1e-12) and bool(within(b, a).max() < 1e-12)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+@laws
+@given(discrete, st.integers(0, 99))
+def test_products_and_inverses_stay_in_the_group(recipe, seed):
+    g = build(recipe, seed).elements
+    assert within(rot.multiply(g[:, None], g), g).max() < 1e-13
+    assert within(rot.inverse(g), g).max() < 1e-13
+    assert torch.equal(g[0], torch.tensor([0, 0, 0, 1]).double())
+    apart = rot.geodesic_angle(g[:, None], g) + 10 * torch.eye(len(g))
+    assert len(g) == 1 or apart.min() > math.radians(25)
+
+
+def test_named_groups_have_their_orders():
+    orders = {"trivial": 1, "tetrahedral": 12, "octahedral": 24, "icosahedral": 60}
+    assert {name: getattr(SymmetryGroup, name)().order for name in orders} == orders
+    assert SymmetryGroup.cyclic(7).order == 7
+    assert SymmetryGroup.dihedral(5).order == 10
+    assert SymmetryGroup.dihedral(1).order == 2
+    assert SymmetryGroup.revolution().order == math.inf
+    assert len(SymmetryGroup.revolution(flip=True).elements) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "scipy_name"), [("tetrahedral", "T"), ("octahedral", "O"), ("icosahedral", "I"), ("dihedral", "D6")]
+)
+def test_named_groups_are_scipys_up_to_their_orientation(name, scipy_name):
+    ours = SymmetryGroup.dihedral(6) if name == "dihedral" else getattr(SymmetryGroup, name)()
+    theirs = Rotation.create_group(scipy_name).magnitude()
+    identity = torch.tensor([0, 0, 0, 1]).double()
+    assert np.allclose(np.sort(theirs), rot.geodesic_angle(ours.elements, identity).sort().values, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("group", "vertices"),
+    [
+        (SymmetryGroup.tetrahedral, [(1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)]),
+        (SymmetryGroup.octahedral, [(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]),
+        (
+            SymmetryGroup.icosahedral,
+            [np.roll((0, a, b * GOLDEN), i) for a in (-1, 1) for b in (-1, 1) for i in range(3)],
+        ),
+        (lambda: SymmetryGroup.cyclic(4), [(1, 0, 1), (0, 1, 1), (-1, 0, 1), (0, -1, 1)]),
+        (lambda: SymmetryGroup.dihedral(2, (1, 1, 0), (0, 0, 1)), [(3, 3, 0), (-3, -3, 0), (0, 0, 1), (0, 0, -1)]),
+    ],
+)
+def test_named_groups_permute_the_vertices_of_their_solids(group, vertices):
+    vertices = torch.tensor(np.array(vertices)).double()
+    for g in group().elements:
+        assert torch.cdist(rot.rotate(g, vertices), vertices).amin(-1).max() < 1e-12
+
+
+def test_generators_are_completed_to_their_group():
+    quarter = rot.rotvec_to_quat(torch.tensor([[0, 0, math.pi / 2]], dtype=torch.float64))
+    assert as_sets_equal(SymmetryGroup.generated(quarter).elements, SymmetryGroup.cyclic(4).elements)
+    assert SymmetryGroup.generated(torch.zeros(0, 4)).order == 1
+    both = torch.cat((quarter, rot.rotvec_to_quat(torch.tensor([[math.pi / 2, 0, 0]], dtype=torch.float64))))
+    assert as_sets_equal(SymmetryGroup.generated(both).elements, SymmetryGroup.octahedral().elements)
+    with pytest.raises(InputError, match="continuous axis"):
+        SymmetryGroup.generated(rot.rotvec_to_quat(torch.tensor([[0.0, 0.0, 1.0]]).double()))
+
+
+# --- equivalents and distances ----------------------------------------------------------------------------------------
+
+
+@laws
+@given(any_group, st.integers(0, 999))
+def test_distance_ignores_the_group_and_the_frame(recipe, seed):
+    group = build(recipe, seed)
+    q1, q2 = haar(2, 8, seed=seed)
+    distance = group.distance(q1, q2)
+    assert (distance <= rot.geodesic_angle(q1, q2) + 1e-14).all()
+    assert torch.allclose(distance, group.distance(q2, q1), atol=1e-13)
+    assert torch.allclose(distance, group.distance(-q1, q2), atol=0)
+    alike = group.equivalents(q1, count=7)
+    assert torch.equal(alike[..., 0, :], q1)
+    assert (group.distance(alike, q1[:, None]) < 1e-13).all()
+    assert torch.allclose(group.distance(alike, q2[:, None]), distance[:, None].expand(alike.shape[:-1]), atol=1e-13)
+    turn = haar(seed=seed + 1)
+    turned = group.conjugated(turn)
+    undo = rot.inverse(turn)
+    assert torch.allclose(turned.distance(rot.multiply(q1, undo), rot.multiply(q2, undo)), distance, atol=1e-13)
+
+
+@laws
+@given(any_group, st.integers(0, 999))
+def test_distance_is_the_smallest_angle_over_all_equivalents(recipe, seed):
+    group = build(recipe, seed)
+    q1, q2 = haar(2, 5, seed=seed)
+    count = 720
+    brute = rot.geodesic_angle(group.equivalents(q1, count), q2[:, None]).amin(-1)
+    slack = 1e-13 if group.axis is None else math.pi / count
+    distance = group.distance(q1, q2)
+    assert (distance <= brute + 1e-13).all()
+    assert (brute <= distance + slack).all()
+    nearest = group.nearest(q1, q2)
+    assert torch.allclose(rot.geodesic_angle(nearest, q2), distance, atol=1e-13)
+    assert (group.distance(nearest, q1) < 1e-13).all()
+
+
+def test_distance_of_a_revolution_is_the_angle_between_its_axes():
+    q1, q2, line = haar(100), haar(100, seed=1), torch.tensor([0.6, 0.0, 0.8]).double()
+    cosine = (rot.rotate(q1, line) * rot.rotate(q2, line)).sum(-1)
+    assert torch.allclose(SymmetryGroup.revolution(line).distance(q1, q2), cosine.arccos(), atol=1e-7)
+    assert torch.allclose(SymmetryGroup.revolution(line, True).distance(q1, q2), cosine.abs().arccos(), atol=1e-7)
+
+
+def test_distance_is_accurate_near_zero_and_keeps_the_dtype():
+    group, q = SymmetryGroup.revolution(flip=True), haar(20)
+    for size in (0.0, 1e-12, 1e-6):
+        step = rot.rotvec_to_quat(torch.tensor([size, 0, 0], dtype=torch.float64))
+        other = rot.multiply(group.equivalents(q, 3)[:, 4], step)
+        assert (group.distance(q, other) - size).abs().max() < 1e-15
+    single = group.distance(q.float(), haar(20, seed=1).float())
+    assert single.dtype == torch.float32
+    assert torch.allclose(single.double(), group.distance(q, haar(20, seed=1)), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_groups_take_any_batch_shape(shape):
+    q = haar(*shape, dtype=torch.float32)
+    cube, can = SymmetryGroup.octahedral(), SymmetryGroup.revolution(flip=True)
+    assert cube.equivalents(q).shape == (*shape, 24, 4)
+    assert can.equivalents(q, count=360).shape == (*shape, 720, 4)
+    for group in (cube, can):
+        assert group.distance(q, haar(dtype=torch.float32)).shape == shape
+        assert group.nearest(q, q).shape == (*shape, 4)
+        assert group.equivalents(q).dtype == torch.float32
+
+
+def test_gradients_are_finite_at_zero_and_at_the_farthest():
+    for group in (SymmetryGroup.octahedral(), SymmetryGroup.revolution(flip=False)):
+        q = haar(5).requires_grad_()
+        reverse = torch.tensor([1.0, 0, 0, 0]).double()  # turns the axis of revolution around
+        for other in (q.detach(), group.equivalents(q.detach())[:, 3], rot.multiply(q.detach(), reverse)):
+            (gradient,) = torch.autograd.grad(group.distance(q, other).sum(), q)
+            assert torch.isfinite(gradient).all()
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@laws
+@given(any_group)
+def test_json_and_bop_keep_the_group(recipe):
+    group = build(recipe)
+    q1, q2 = haar(2, 50)
+    for again in (
+        SymmetryGroup.from_dict(json.loads(json.dumps(group.to_dict()))),
+        SymmetryGroup.from_bop(json.loads(json.dumps(group.to_bop()))),
+    ):
+        assert again.order == group.order
+        assert torch.allclose(again.distance(q1, q2), group.distance(q1, q2), atol=1e-12)
+
+
+def test_bop_entries_are_rigid_motions_about_the_centre_without_the_identity():
+    center = (10.0, -4.0, 3.0)
+    entry = SymmetryGroup.cyclic(3).to_bop(center)
+    poses = torch.tensor(entry["symmetries_discrete"]).double().view(-1, 4, 4)
+    assert len(poses) == 2
+    assert "symmetries_continuous" not in entry
+    fixed = torch.tensor([*center, 1.0]).double()
+    assert torch.allclose(poses @ fixed, fixed, atol=1e-12)
+    assert SymmetryGroup.revolution((0, 1, 0)).to_bop(center) == {
+        "symmetries_continuous": [{"axis": [0.0, 1.0, 0.0], "offset": [10.0, -4.0, 3.0]}]
+    }
+    assert SymmetryGroup.trivial().to_bop() == {}
+
+
+def test_bop_entries_as_people_write_them_are_understood():
+    half = [-1, 0, 0, 0.5, 0, -1, 0, 0.2, 0, 0, 1, 0, 0, 0, 0, 1]
+    assert SymmetryGroup.from_bop({"diameter": 3.0, "symmetries_discrete": [half]}).order == 2
+    rounded = np.eye(4)
+    rounded[:2, :2] = np.round([[math.cos(1.2566370614), -math.sin(1.2566370614)],
+                                [math.sin(1.2566370614), math.cos(1.2566370614)]], 4)  # fmt: skip
+    assert SymmetryGroup.from_bop({"symmetries_discrete": [rounded.tolist()]}).order == 5
+    spin = {"symmetries_continuous": [{"axis": [0, 0, 2], "offset": [0, 0, 0]}], "symmetries_discrete": [half]}
+    assert len(SymmetryGroup.from_bop(spin).elements) == 1  # the half turn is one of the turns about z
+    assert SymmetryGroup.from_bop({}).order == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: SymmetryGroup.cyclic(0), "from 1 to 360"),
+        (lambda: SymmetryGroup.cyclic(3, (0, 0, 0)), "not all zero"),
+        (lambda: SymmetryGroup.cyclic(3, (0, 1)), "three finite"),
+        (lambda: SymmetryGroup.dihedral(3, (0, 0, 1), (0, 1, 1)), "perpendicular"),
+        (lambda: SymmetryGroup.dihedral(-1), "from 1 to 180"),
+        (lambda: SymmetryGroup(elements=haar(1)), "identity"),
+        (lambda: SymmetryGroup(elements=torch.zeros(0, 4).double()), "identity"),
+        (lambda: SymmetryGroup(elements=SymmetryGroup.cyclic(5).elements[:3]), "products"),
+        (lambda: SymmetryGroup(elements=SymmetryGroup.cyclic(2).elements[[0, 1, 1]]), "twice"),
+        (lambda: SymmetryGroup.generated(SymmetryGroup.cyclic(3, (0, 1, 1)).elements, axis=(1, 0, 0)), "sphere"),
+        (lambda: SymmetryGroup.revolution().equivalents(haar(), count=0), "count"),
+        (lambda: SymmetryGroup.from_dict({}), "elements"),
+        (lambda: SymmetryGroup.from_dict({"elements": [[0, 0, 0, 1]], "axis": "z"}), "three"),
+        (lambda: SymmetryGroup.from_bop({"symmetries_discrete": [[1, 0, 0]]}), "16 numbers"),
+        (lambda: SymmetryGroup.from_bop({"symmetries_continuous": [[0, 0, 1]]}), "axis"),
+        (lambda: SymmetryGroup.from_bop({"symmetries_discrete": [[0] * 16]}), "orthogonal"),
+        (
+            lambda: SymmetryGroup.from_bop({"symmetries_continuous": [{"axis": [0, 0, 1]}, {"axis": [0, 1, 0]}]}),
+            "sphere",
+        ),
+    ],
+)  # fmt: skip
+def test_impossible_groups_are_refused_in_one_sentence(make, words):
+    with pytest.raises(InputError, match=words) as error:
+        make()
+    assert "\n" not in str(error.value)
