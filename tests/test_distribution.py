@@ -91,7 +91,7 @@ def test_sampler_matches_the_density(chart, bins, generator):
     group = torch.empty(cells.chart.count * bins**3, dtype=torch.long)
     group[key(chart_of, cell)[order]] = torch.arange(len(cell)) % 100
     expected = torch.zeros(100, dtype=torch.float64).index_add_(0, group[key(chart_of, cell)], probability[:, 0])
-    observed = torch.bincount(group[key(point.index, found)], minlength=100)
+    observed = torch.bincount(group[key(point.chart, found)], minlength=100)
     assert stats.chisquare(observed, expected / expected.sum() * count).pvalue > 1e-4
     wrong = expected * (1 + 0.02 * (torch.arange(100) % 2 * 2 - 1))
     assert stats.chisquare(observed, wrong / wrong.sum() * count).pvalue < 1e-4
@@ -215,7 +215,7 @@ def test_smoothed_labels_tend_to_the_log_likelihood(chart, density, generator):
     cells = posterior.cells
     q = random_quat((300, 2), generator=generator, dtype=torch.float64)
     point = cells.chart.split(q)
-    centred = cells.chart.join(point.index, cells.representative(cells.locate(point)))
+    centred = cells.chart.join(point.chart, cells.representative(cells.locate(point)))
     keep = ~cells.is_cut(cells.locate(cells.chart.split(centred)))
     near = posterior.smoothed_log_prob(centred, 0.05)
     exact = posterior.log_prob(centred)

@@ -12,7 +12,7 @@ the one place that decides legality.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from torch import Tensor
 from aquamam.charts import Chart, ChartPoint, get_chart
 from aquamam.errors import InputError
 
-Density = Literal["cells", "paper"]
 
 # A float32 quaternion cannot tell smaller components from zero. Density vanishes (or diverges) only on a null set; this keeps it finite there.
 SMALLEST = 1e-8
@@ -38,7 +37,7 @@ class Cells:
 
     chart: Chart
     bins: int
-    density: Density
+    density: str
 
     @classmethod
     def make(cls, chart: str = "atlas", bins: int = 500, density: str = "cells") -> "Cells":

@@ -27,7 +27,7 @@ from aquamam.rotations import canonical
 class ChartPoint(NamedTuple):
     """A rotation in a chart."""
 
-    index: Int[Tensor, "*batch"]  # which component was dropped, as a number of the chart (0 for the hemisphere)
+    chart: Int[Tensor, "*batch"]  # which component was dropped, as a number of the chart (0 for the hemisphere)
     u: Float[Tensor, "*batch 3"]  # the kept components, in the order x, y, z, w
     dropped: Float[Tensor, "*batch"]  # q_m >= 0
 

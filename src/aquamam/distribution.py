@@ -5,7 +5,7 @@ that tells the logits of the next bin.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -42,7 +42,7 @@ class RotationDistribution(Distribution):
     measures, chunks and estimates are settled here.
     """
 
-    arg_constraints: dict[str, Any] = {}
+    arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.independent(constraints.real, 1)
     has_rsample = False
 
@@ -223,7 +223,7 @@ class QuaternionSentences(RotationDistribution):
         return self._sentence_log_prob(point, cell) + self.cells.log_factor(point, cell)
 
     def _sentence_log_prob(self, point: ChartPoint, cell: Int[Tensor, "rotations batch 3"]) -> Tensor:
-        token = point.index * self.cells.bins + cell[..., 0]
+        token = point.chart * self.cells.bins + cell[..., 0]
         log_p = self._first().gather(-1, token.T).T
         logits = self._rest(point, cell)
         for step in (0, 1):
@@ -236,7 +236,7 @@ class QuaternionSentences(RotationDistribution):
     ) -> Float[Tensor, "rotations batch 2 bins"]:
         """Logits of the second and third token, -inf where illegal."""
         seen = self.cells.seen(point.u[..., :2], cell[..., :2]).float()
-        logits, _ = self.conditionals.rest(point.index, seen)
+        logits, _ = self.conditionals.rest(point.chart, seen)
         legal = torch.stack([self.cells.legal(cell[..., :1]), self.cells.legal(cell[..., :2])], -2)
         return logits.float().masked_fill(~legal, -torch.inf)
 
@@ -257,7 +257,7 @@ class QuaternionSentences(RotationDistribution):
 
         first = self._first().reshape(self._batch, self.cells.chart.count, self.cells.bins)
         first = first[
-            torch.arange(self._batch, device=q.device), point.index
+            torch.arange(self._batch, device=q.device), point.chart
         ]  # the row of the true chart, (rotations, batch, bins)
         weights = target(0)
         log_p = (weights * first).sum(-1) / weights.sum(-1)

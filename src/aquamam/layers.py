@@ -5,6 +5,7 @@ once for an image, and `extend` runs the rotation tokens of any number of rotati
 """
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -71,7 +72,7 @@ class Block(nn.Module):
         past: Float[Tensor, "rotations batch earlier twodim"] | None,
     ) -> tuple[Float[Tensor, "rotations batch steps dim"], Float[Tensor, "rotations batch total twodim"]]:
         """Rotation tokens: one softmax over the shared prefix and the rotation's own tokens so far, the prefix never copied."""
-        rotations, batch, steps, _ = x.shape
+        rotations, _, steps, _ = x.shape
         query, own = self.qkv(self.norm1(x)).split([x.shape[-1], 2 * x.shape[-1]], -1)
         if past is not None:
             own = torch.cat([past, own], 2)
@@ -111,7 +112,7 @@ class ComponentEmbedding(nn.Module):
         self.register_buffer("frequency", math.pi * 2.0 ** torch.arange(octaves), persistent=False)
 
     def forward(self, q: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch dim"]:
-        phase = q[..., None] * self.frequency
+        phase = q[..., None] * self.frequency  # type: ignore[operator]
         waves = torch.stack([phase.sin(), phase.cos()], -1).flatten(-2)
         return self.mlp(torch.cat([q[..., None], waves], -1))
 
@@ -163,7 +164,7 @@ class ConvStem(nn.Module):
     def __init__(self, channels: int, stages: tuple[int, ...], dim: int):
         super().__init__()
         widths = (channels, *stages)
-        self.stages = nn.Sequential(*(ResidualStage(a, b) for a, b in zip(widths, widths[1:])))
+        self.stages = nn.Sequential(*(ResidualStage(a, b) for a, b in pairwise(widths)))
         self.project = nn.Conv2d(widths[-1], dim, 1)
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:

@@ -1,6 +1,7 @@
 """`aquamam info`: what a preset or a checkpoint is."""
 
 import argparse
+from typing import Any
 
 HELP = "Print parameters, bins, chart, density and ceiling of a preset or checkpoint."
 EXAMPLES = """  aquamam info toy
@@ -30,11 +31,11 @@ def describe(name: str, checkpoint: bool = False) -> dict:
             model: torch.nn.Module = AQuaMaM(model_config(name))
     else:
         model = load(name)
-    facts = {"name": name, "source": "preset" if from_preset else "checkpoint", "kind": model.kind}
+    facts: dict[str, Any] = {"name": name, "source": "preset" if from_preset else "checkpoint", "kind": model.kind}
     facts["parameters"] = sum(p.numel() for p in model.parameters())
     facts.update(model.config.to_dict())  # type: ignore[union-attr,operator]
     if hasattr(model, "cells"):
-        facts["ceiling"] = round(model.cells.ceiling, 4)  # type: ignore[union-attr]
+        facts["ceiling"] = round(model.cells.ceiling, 4)  # type: ignore[union-attr,arg-type]
         facts["measure"] = "pi^2"
     facts["info"] = getattr(model, "info", {})
     return facts
