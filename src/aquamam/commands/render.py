@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
     from tqdm import tqdm
 
+    if hasattr(signal, "SIGPIPE"):  # a rendering process that dies must be told of, not kill this one
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN.items())
     part = parse_share(args.shard) if args.shard else (rank, world)
     workers = args.workers if args.workers is not None else max(1, _cores() // local)

@@ -50,7 +50,7 @@ class AugmentSettings:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise InputError(f"unknown augmentation {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
-        return cls(**values)
+        return cls(**{k: v if k == "occluders" else float(v) for k, v in values.items()})
 
 
 LIMITS = {
@@ -61,10 +61,10 @@ LIMITS = {
 AUGMENTATIONS: dict[str, AugmentSettings] = {
     "none": AugmentSettings(),
     "mild": AugmentSettings(
-        turn_deg=15, shift=0.03, scale=0.06, brightness=0.08, contrast=0.15, colour=0.08, blur=0.006, noise=0.02
+        turn_deg=15.0, shift=0.03, scale=0.06, brightness=0.08, contrast=0.15, colour=0.08, blur=0.006, noise=0.02
     ),
     "strong": AugmentSettings(
-        turn_deg=180, shift=0.08, scale=0.2, brightness=0.2, contrast=0.5, colour=0.3, blur=0.015, noise=0.06,
+        turn_deg=180.0, shift=0.08, scale=0.2, brightness=0.2, contrast=0.5, colour=0.3, blur=0.015, noise=0.06,
         background=0.7, occluders=3,
     ),
 }  # fmt: skip

@@ -1,0 +1,197 @@
+"""Augmentation changes pictures and rotations together, and each example by its own draws."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from aquamam.datasets.augment import AUGMENTATIONS, AugmentSettings, augment, augmentation, turn
+from aquamam.datasets.base import Batch
+from aquamam.datasets.rendered import RenderedDataset
+from aquamam.errors import InputError
+from aquamam.render import RenderSettings, render
+from aquamam.rotations import geodesic_angle, multiply, rotvec_to_quat
+from aquamam.solids import solid
+
+WHITE = (255, 255, 255)
+EVEN_LIGHT = RenderSettings(size=64, supersample=3, ambient=1.0, diffuse=0.0)  # turning the picture turns no light
+
+
+def batch_of(images: np.ndarray, rotations: torch.Tensor | None = None) -> Batch:
+    n = len(images)
+    rotations = (
+        torch.tensor([[[0.0, 0.0, 0.0, 1.0]]], dtype=torch.float64).repeat(n, 1, 1) if rotations is None else rotations
+    )
+    return Batch(
+        images=torch.from_numpy(np.ascontiguousarray(images)),
+        rotations=rotations,
+        counts=torch.ones(n, dtype=torch.int64),
+        labels=("x",) * n,
+        indices=tuple(range(n)),
+    )
+
+
+def flat(value: int, n: int = 4, size: int = 32) -> Batch:
+    return batch_of(np.full((n, 3, size, size), value, np.uint8))
+
+
+@pytest.fixture(scope="module")
+def dice() -> Batch:
+    return RenderedDataset(solid("die"), EVEN_LIGHT, seed=2).batch(range(12))
+
+
+def changed(batch: Batch, background=WHITE, seed: int = 0, **settings: float) -> Batch:
+    return augment(
+        batch, AugmentSettings(**settings), seed=seed, positions=np.arange(len(batch)), background=background
+    )
+
+
+def test_a_turned_picture_is_the_picture_of_the_turned_rotation(dice):
+    turned = changed(dice, turn_deg=180.0)
+    again = render(solid("die").mesh, turned.rotations[:, 0].numpy(), EVEN_LIGHT).transpose(0, 3, 1, 2)
+    error = np.abs(turned.images.numpy().astype(float) - again).mean((1, 2, 3))
+    moved = np.abs(dice.images.numpy().astype(float) - again).mean((1, 2, 3))
+    assert error.max() < 4  # grey levels: what interpolation costs at edges
+    assert (error < moved / 3).all()
+    assert geodesic_angle(turned.rotations, dice.rotations).max() > 1
+
+
+def test_a_quarter_turn_is_exact_and_anticlockwise(dice):
+    from aquamam.datasets.pixels import augment_pixels
+
+    n = len(dice)
+    neutral = {
+        "keys": np.zeros(n, np.uint64), "scales": np.ones(n), "shifts": np.zeros((n, 2)), "brightness": np.zeros(n),
+        "contrasts": np.ones(n), "gains": np.ones((n, 3)), "blurs": np.zeros(n), "noises": np.zeros(n),
+        "replaced": np.zeros(n, bool), "occluders": np.zeros(n, np.int64), "occluder_size": 0.1, "background": WHITE,
+    }  # fmt: skip
+    images = dice.images.numpy()
+    for quarters in range(4):
+        out = augment_pixels(images, turns=np.full(n, quarters * math.pi / 2), **neutral)
+        assert np.array_equal(out, np.rot90(images, quarters, axes=(2, 3)))
+
+
+def test_turning_a_rotation_is_multiplying_from_the_camera_side():
+    q = torch.nn.functional.normalize(
+        torch.randn(5, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), dim=-1
+    )
+    angles = torch.linspace(-3, 3, 5, dtype=torch.float64)
+    about_z = rotvec_to_quat(torch.stack([0 * angles, 0 * angles, angles], -1))[:, None]
+    turned = turn(q, angles)
+    assert geodesic_angle(turned, multiply(about_z, q)).max() < 1e-7
+    assert (turned[..., 3] >= 0).all()
+
+
+def test_whatever_does_not_turn_leaves_the_rotation_alone(dice):
+    for name in ("shift", "scale", "brightness", "contrast", "colour", "blur", "noise"):
+        after = changed(dice, **{name: 0.04})
+        assert torch.equal(after.rotations, dice.rotations)
+        assert not torch.equal(after.images, dice.images)
+    assert torch.equal(changed(dice, occluders=3).rotations, dice.rotations)
+
+
+def test_none_changes_nothing_and_nothing_changes_its_input(dice):
+    before = dice.images.clone()
+    assert augment(dice, augmentation("none"), seed=0, positions=np.arange(12)) is dice
+    for settings in AUGMENTATIONS.values():
+        augment(dice, settings, seed=0, positions=np.arange(12), background=WHITE)
+    assert torch.equal(dice.images, before)
+
+
+def test_an_example_is_changed_by_its_position_alone(dice):
+    whole = augment(dice, augmentation("strong"), seed=1, positions=np.arange(100, 112), background=WHITE)
+    part = batch_of(dice.images[[7]].numpy(), dice.rotations[[7]])
+    alone = augment(part, augmentation("strong"), seed=1, positions=np.array([107]), background=WHITE)
+    assert torch.equal(alone.images[0], whole.images[7])
+    assert torch.equal(alone.rotations[0], whole.rotations[7])
+    other = augment(part, augmentation("strong"), seed=1, positions=np.array([108]), background=WHITE)
+    assert not torch.equal(other.images, alone.images)
+
+
+def test_random_backgrounds_replace_the_ground_and_not_the_object():
+    settings = RenderSettings(size=48, supersample=1)
+    q = RenderedDataset(solid("die"), settings).recipe.rotations("train", np.arange(6))
+    pixels = render(solid("die").mesh, q, settings, alpha=True)
+    covered = pixels[..., 3] == 255
+    before = batch_of(pixels[..., :3].transpose(0, 3, 1, 2))
+    after = augment(before, AugmentSettings(background=1.0), seed=0, positions=np.arange(6), background=WHITE)
+    out = after.images.numpy().transpose(0, 2, 3, 1)
+    assert np.array_equal(out[covered], pixels[..., :3][covered])
+    assert (out[~covered] != 255).any(-1).mean() > 0.95
+    assert torch.equal(
+        augment(before, AugmentSettings(background=1.0), seed=0, positions=np.arange(6)).images, before.images
+    )
+
+
+def test_ground_enclosed_by_the_object_belongs_to_it():
+    image = np.full((1, 3, 9, 9), 255, np.uint8)
+    image[:, :, 2:7, 2:7] = 100
+    image[:, :, 4, 4] = 255  # a white pip
+    out = augment(batch_of(image), AugmentSettings(background=1.0), seed=0, positions=np.arange(1), background=WHITE)
+    assert np.array_equal(out.images[:, :, 2:7, 2:7].numpy(), image[:, :, 2:7, 2:7])
+    assert (out.images[0, :, 0, 0] != 255).any()
+
+
+def test_shift_and_scale_move_the_object_as_said():
+    image = np.zeros((1, 3, 65, 65), np.uint8)
+    image[:, :, 28:37, 28:37] = 255
+    for name in ("shift", "scale"):
+        out = changed(batch_of(np.repeat(image, 40, 0)), background=(0, 0, 0), **{name: 0.2}).images[:, 0].double()
+        mass = out.sum((1, 2)) / 255
+        rows = torch.arange(65.0, dtype=torch.float64)
+        offset = (out.sum(1) @ rows / out.sum((1, 2)) - 32).abs()
+        if name == "shift":
+            assert 5 < offset.max() <= 13.05
+            assert torch.allclose(mass, torch.full_like(mass, 81), rtol=0.02)
+        else:
+            assert offset.max() < 0.05
+            assert 81 / 1.3**2 < mass.min() < 75
+            assert 90 < mass.max() < 81 * 1.3**2
+
+
+def test_noise_blur_and_light_have_the_size_asked_for():
+    noisy = changed(flat(128, n=60), noise=0.1).images.double()
+    spread = noisy.std((1, 2, 3)) / 255
+    assert spread.max() < 0.105
+    assert spread.max() > 0.08
+    assert abs(noisy.mean() - 128) < 1
+    random = batch_of(np.random.default_rng(0).integers(0, 256, (20, 3, 32, 32), dtype=np.uint8))
+    blurred = changed(random, blur=0.05).images.double()
+    assert (blurred.std((1, 2, 3)) <= random.images.double().std((1, 2, 3)) + 1).all()
+    assert blurred.std((1, 2, 3)).min() < 0.4 * random.images.double().std()
+    light = changed(flat(128, n=60), brightness=0.2).images.double()
+    assert 75 < light.min() < 90
+    assert 166 < light.max() < 180
+    assert torch.equal(changed(flat(128), contrast=0.5).images, flat(128).images)
+    tinted = changed(flat(100, n=60), colour=0.5).images.double()
+    assert 66 <= tinted.min() < 75
+    assert 135 < tinted.max() <= 150
+
+
+def test_occluders_cover_part_of_the_picture():
+    out = changed(flat(128, n=80, size=48), occluders=2).images
+    share = (out != 128).any(1).double().mean((1, 2))
+    assert (share == 0).any()
+    assert 0.02 < share.mean() < 0.5
+
+
+def test_corners_repeat_the_border_where_no_ground_is_known():
+    out = changed(flat(77, n=8), background=None, turn_deg=180.0, shift=0.1)
+    assert (out.images == 77).all()
+
+
+def test_presets_and_settings_survive_json():
+    for settings in AUGMENTATIONS.values():
+        assert AugmentSettings.from_dict(settings.to_dict()) == settings
+
+
+def test_bad_settings_are_one_sentence():
+    with pytest.raises(InputError, match=r"one of none, mild, strong, got 'wild'"):
+        augmentation("wild")
+    with pytest.raises(InputError, match=r"turn_deg .* must lie in 0 ... 180, got 200"):
+        AugmentSettings(turn_deg=200.0)
+    with pytest.raises(InputError, match="noise"):
+        AugmentSettings(noise=math.nan)
+    with pytest.raises(InputError, match="unknown augmentation flip"):
+        AugmentSettings.from_dict({"flip": True})

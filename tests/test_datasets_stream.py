@@ -1,0 +1,193 @@
+"""Streams of batches: seeded, shared between ranks, resumed by step, whatever the number of threads."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from aquamam.datasets.augment import augmentation
+from aquamam.datasets.base import RotationDataset, UnreadableExample, decode_image, fit, pad_rotations
+from aquamam.datasets.rendered import RenderedDataset
+from aquamam.datasets.stream import Stream, one_pass, prefetch
+from aquamam.errors import InputError
+from aquamam.render import RenderSettings
+from aquamam.solids import solid
+
+SETTINGS = RenderSettings(size=8, supersample=1)
+
+
+class Numbers(RotationDataset):
+    """Example i is an image full of i; those in `bad` cannot be read."""
+
+    classes = ("even", "odd")
+
+    def __init__(self, length: int, bad: tuple[int, ...] = ()):
+        self.length, self.bad = length, bad
+
+    def __len__(self):
+        return self.length
+
+    def image(self, i):
+        if i in self.bad:
+            raise UnreadableExample(f"image {i} is bad.")
+        return np.full((4, 4, 3), i, np.uint8)
+
+    def rotations(self, i):
+        return np.tile([0.0, 0.0, 0.0, 1.0], (1 + i % 3, 1))
+
+    def label(self, i):
+        return self.classes[i % 2]
+
+
+def numbers(batch) -> list[int]:
+    return batch.images[:, 0, 0, 0].tolist()
+
+
+def test_every_epoch_shows_every_example_once_over_all_ranks():
+    streams = [Stream(dataset=Numbers(30), batch_size=5, rank=r, world=2, seed=1) for r in range(2)]
+    for epoch in range(3):
+        seen = [i for step in range(3 * epoch, 3 * epoch + 3) for s in streams for i in numbers(s.batch(step))]
+        assert sorted(seen) == list(range(30))
+        assert seen != sorted(seen)
+
+
+def test_batches_run_across_epochs_and_stay_full():
+    stream = Stream(dataset=Numbers(7), batch_size=5)
+    seen = [i for step in range(7) for i in numbers(stream.batch(step))]
+    assert [sorted(seen[k : k + 7]) for k in range(0, 35, 7)] == [list(range(7))] * 5
+
+
+def test_seed_and_step_decide_a_batch_whatever_the_threads():
+    data = RenderedDataset(solid("die"), SETTINGS, seed=4)
+    options = {"dataset": data, "batch_size": 3, "seed": 9, "augment": augmentation("strong")}
+    plain = [batch.images for batch in Stream(**options, threads=0).batches(0, 6)]
+    threaded = [batch.images for batch in Stream(**options, threads=3).batches(2, 6)]
+    assert all(torch.equal(a, b) for a, b in zip(plain[2:], threaded))
+    other = Stream(**{**options, "seed": 10}, threads=0).batch(0)
+    assert not torch.equal(plain[0], other.images)
+
+
+def test_ranks_of_an_endless_stream_never_share_an_example():
+    data = RenderedDataset(solid("die"), SETTINGS)
+    seen = [
+        i
+        for r in range(3)
+        for step in range(4)
+        for i in Stream(dataset=data, batch_size=2, rank=r, world=3).indices(step)
+    ]
+    assert sorted(seen) == list(range(24))
+
+
+def test_unreadable_images_are_left_out_and_counted():
+    stream = Stream(dataset=Numbers(10, bad=(3, 4)), batch_size=10, augment=augmentation("mild"))
+    batch = stream.batch(0)
+    assert sorted(batch.indices) == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert len(batch.unreadable) == 2
+    # The others are augmented as if nothing had happened.
+    whole = Stream(dataset=Numbers(10), batch_size=10, augment=augmentation("mild")).batch(0)
+    kept = [k for k, i in enumerate(whole.indices) if i not in (3, 4)]
+    assert torch.equal(whole.images[kept], batch.images)
+
+
+def test_one_pass_gives_every_example_in_order():
+    batches = list(one_pass(Numbers(10), 4))
+    assert [numbers(b) for b in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [numbers(b) for b in one_pass(Numbers(10), 4, rank=1, world=2)] == [[4, 5, 6, 7]]
+    assert [numbers(b) for b in one_pass(Numbers(10), 4, limit=5)] == [[0, 1, 2, 3], [4]]
+
+
+def test_one_pass_over_endless_data_needs_a_limit():
+    data = RenderedDataset(solid("die"), SETTINGS)
+    with pytest.raises(InputError, match="never ends"):
+        one_pass(data, 4)
+    assert sum(map(len, one_pass(data, 4, limit=6))) == 6
+    with pytest.raises(TypeError, match="no length"):
+        len(data)
+    assert len(RenderedDataset(solid("die"), SETTINGS, length=5)) == 5
+
+
+def test_prefetching_keeps_order_and_hands_on_errors():
+    gate = threading.Event()
+
+    def make(k):
+        if k == 0:
+            gate.wait(10)
+        else:
+            gate.set()
+        if k == 5:
+            raise UnreadableExample("five.")
+        return k
+
+    results = prefetch(make, range(10), threads=2, ahead=3)
+    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(UnreadableExample):
+        next(results)
+
+
+def test_different_numbers_of_true_rotations_are_padded_by_repeating():
+    batch = Numbers(6).batch([0, 1, 2])
+    assert batch.rotations.shape == (3, 3, 4)
+    assert batch.counts.tolist() == [1, 2, 3]
+    lists = [np.eye(4)[:1], np.eye(4)[:3]]
+    padded, counts = pad_rotations(lists)
+    assert np.array_equal(padded[0], np.eye(4)[[0, 0, 0]])
+    assert counts.tolist() == [1, 3]
+    assert batch.labels == ("even", "odd", "even")
+
+
+def test_images_of_different_sizes_cannot_be_stacked():
+    class Mixed(Numbers):
+        def image(self, i):
+            return np.zeros((4 + i, 4, 3), np.uint8)
+
+    with pytest.raises(InputError, match="one size, got 4x4 and 5x4; open the data set with a size"):
+        Mixed(4).batch([0, 1])
+
+
+def test_resizing_keeps_the_aspect_ratio():
+    from PIL import Image
+
+    tall = fit(Image.new("RGB", (10, 40), "white"), 20)
+    pixels = np.asarray(tall)
+    assert pixels.shape == (20, 20, 3)
+    lit = np.flatnonzero(pixels[10, :, 0] > 128)
+    assert len(lit) == 5
+    assert abs(lit.mean() - 9.5) <= 0.5
+
+
+def test_indices_outside_are_refused():
+    with pytest.raises(IndexError, match="outside a data set of 3"):
+        Numbers(3)[3]
+    assert Numbers(3)[-1].image[0, 0, 0] == 2
+    with pytest.raises(IndexError, match="from 0"):
+        RenderedDataset(solid("die"), SETTINGS)[-1]
+    assert [int(e.image[0, 0, 0]) for e in Numbers(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        ({"batch_size": 0}, "at least 1 example"),
+        ({"rank": 2, "world": 2}, "rank must be in"),
+        ({"dataset": Numbers(0)}, "empty"),
+    ],
+)
+def test_impossible_streams_are_refused(wrong, rule):
+    with pytest.raises(InputError, match=rule):
+        Stream(**{"dataset": Numbers(3), "batch_size": 2, **wrong})
+
+
+def test_damaged_image_files_are_named(tmp_path):
+    bad = tmp_path / "x.png"
+    bad.write_bytes(b"\x89PNG\r\n\x1a\n not really")
+    with pytest.raises(UnreadableExample, match=r"^image x\.png cannot be read \(.*\); replace it"):
+        decode_image(bad, "x.png")
+    with pytest.raises(UnreadableExample, match="image y is missing"):
+        decode_image(tmp_path / "y", "y")
+
+
+def test_shapes_are_checked():
+    with pytest.raises(TypeCheckError):
+        pad_rotations([np.zeros((2, 3))])
