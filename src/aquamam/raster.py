@@ -14,10 +14,12 @@ from typing import NamedTuple, no_type_check
 
 import numpy as np
 
+from aquamam.errors import InputError
+
 try:
     import numba
 except ImportError:  # pragma: no cover - the twin below is tested by name
-    numba = None
+    numba = None  # type: ignore[assignment]
 
 
 def _compiled(function):
@@ -38,7 +40,7 @@ class Scene(NamedTuple):
     normals: np.ndarray  # (F or 0, 3, 3) float32, of the corners, in object coordinates
     uv: np.ndarray  # (F or 0, 3, 2) float32, v upwards
     colours: np.ndarray  # (F or 1, 3, 3) uint8, of the corners; one row colours all faces
-    texels: np.ndarray  # (N,) uint8, the levels of the texture one after another
+    texels: np.ndarray  # (N,) int64, red + green << 20 + blue << 40, the levels of the texture one after another
     levels: np.ndarray  # (L, 3) int64: offset, height, width
 
 
@@ -61,16 +63,23 @@ class Lens(NamedTuple):
     supersample: int
 
 
+# Helpers that are called for every triangle or sample take numbers only: an array as an argument costs two atomic
+# reference counts, several times the arithmetic here.
+
+
 @_compiled
 @no_type_check
-def _edges(p, a, b, c):
-    """Planes of the three edges, turned so that inside is positive, and |V| with its sign."""
-    ax, ay, az = p[a, 0], p[a, 1], p[a, 2]
-    bx, by, bz = p[b, 0], p[b, 1], p[b, 2]
-    cx, cy, cz = p[c, 0], p[c, 1], p[c, 2]
-    ux, uy, uz = by * cz - bz * cy, bz * cx - bx * cz, bx * cy - by * cx
-    vx, vy, vz = cy * az - cz * ay, cz * ax - cx * az, cx * ay - cy * ax
-    wx, wy, wz = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
+def _cross(ax, ay, az, bx, by, bz):
+    return ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
+
+
+@_compiled
+@no_type_check
+def _edges(ax, ay, az, bx, by, bz, cx, cy, cz):
+    """Planes of the three edges, turned so that inside is positive, then |V| and the sign of V."""
+    ux, uy, uz = _cross(bx, by, bz, cx, cy, cz)
+    vx, vy, vz = _cross(cx, cy, cz, ax, ay, az)
+    wx, wy, wz = _cross(ax, ay, az, bx, by, bz)
     volume = ax * ux + ay * uy + az * uz
     s = 1.0 if volume > 0.0 else -1.0
     return s * ux, s * uy, s * uz, s * vx, s * vy, s * vz, s * wx, s * wy, s * wz, s * volume, s
@@ -78,195 +87,204 @@ def _edges(p, a, b, c):
 
 @_compiled
 @no_type_check
-def _bounds(p, face, near, step, width, height):
-    """Rows and columns of samples that the part of a triangle beyond the near plane can touch."""
-    x0, x1, y0, y1 = 1e9, -1e9, 1e9, -1e9
-    for i in range(3):
-        a, b = face[i], face[(i + 1) % 3]
-        za, zb = -p[a, 2], -p[b, 2]
-        if za >= near:
-            x, y = p[a, 0] / (za * step), -p[a, 1] / (za * step)
-            x0, x1, y0, y1 = min(x0, x), max(x1, x), min(y0, y), max(y1, y)
-        if (za >= near) != (zb >= near):
-            t = (near - za) / (zb - za)
-            x = (p[a, 0] + t * (p[b, 0] - p[a, 0])) / (near * step)
-            y = -(p[a, 1] + t * (p[b, 1] - p[a, 1])) / (near * step)
-            x0, x1, y0, y1 = min(x0, x), max(x1, x), min(y0, y), max(y1, y)
-    # Sample i stands at i + 1/2; the hundredth covers rounding, exact tests follow.
-    left = int(np.ceil(max(x0 + 0.5 * width - 0.51, 0.0)))
-    right = int(np.floor(min(x1 + 0.5 * width - 0.49, width - 1.0)))
-    top = int(np.ceil(max(y0 + 0.5 * height - 0.51, 0.0)))
-    bottom = int(np.floor(min(y1 + 0.5 * height - 0.49, height - 1.0)))
-    return left, right, top, bottom
+def _mix(a, b, c, e):
+    """Plane of an attribute with values a, b, c at the corners."""
+    return a * e[0] + b * e[3] + c * e[6], a * e[1] + b * e[4] + c * e[7], a * e[2] + b * e[5] + c * e[8]
 
 
 @_compiled
 @no_type_check
-def _bilinear(texels, offset, height, width, u, v):
-    """Red, green, blue between the four nearest texels; the texture repeats."""
-    x, y = u * width - 0.5, (1.0 - v) * height - 0.5
-    fx, fy = np.floor(x), np.floor(y)
-    i, j = int(fx), int(fy)
-    fx, fy = x - fx, y - fy
-    i0 = i if i >= 0 else width - 1
-    j0 = j if j >= 0 else height - 1
-    i1 = i + 1 if i + 1 < width else 0
-    j1 = j + 1 if j + 1 < height else 0
-    a, b = offset + 3 * (j0 * width + i0), offset + 3 * (j0 * width + i1)
-    c, d = offset + 3 * (j1 * width + i0), offset + 3 * (j1 * width + i1)
-    wa, wb, wc, wd = (1 - fx) * (1 - fy), fx * (1 - fy), (1 - fx) * fy, fx * fy
-    red = wa * texels[a] + wb * texels[b] + wc * texels[c] + wd * texels[d]
-    green = wa * texels[a + 1] + wb * texels[b + 1] + wc * texels[c + 1] + wd * texels[d + 1]
-    blue = wa * texels[a + 2] + wb * texels[b + 2] + wc * texels[c + 2] + wd * texels[d + 2]
-    return red, green, blue
+def _meet_near(ax, ay, az, bx, by, bz, near):
+    """Where a segment meets the near plane, projected."""
+    t = (-near - az) / (bz - az)
+    return (ax + t * (bx - ax)) / near, (ay + t * (by - ay)) / near
 
 
 @_compiled
 @no_type_check
-def _cover(p, faces, near, step, xs, ys, depth, owner):
+def _near_box(ax, ay, az, bx, by, bz, cx, cy, cz, near):
+    """Extent of the projection of the part of a triangle beyond the near plane."""
+    x0, x1, y0, y1 = np.inf, -np.inf, np.inf, -np.inf
+    for _ in range(3):
+        if -az >= near:
+            x, y = -ax / az, -ay / az
+            x0, x1, y0, y1 = min(x0, x), max(x1, x), min(y0, y), max(y1, y)
+        if (-az >= near) != (-bz >= near):
+            x, y = _meet_near(ax, ay, az, bx, by, bz, near)
+            x0, x1, y0, y1 = min(x0, x), max(x1, x), min(y0, y), max(y1, y)
+        ax, ay, az, bx, by, bz, cx, cy, cz = bx, by, bz, cx, cy, cz, ax, ay, az
+    return x0, x1, y0, y1
+
+
+@_compiled
+@no_type_check
+def _crossing(ex, ey, ez, step, middle):
+    """The column where an edge crosses a row as slope * y + rest, and whether it bounds the row from left or right.
+
+    The two triangles on an edge hold its plane with opposite signs, which cancel here: they get equal numbers.
+    """
+    if abs(ex) < 1e-200:  # along the row: the box decides
+        return 0.0, 0.0, -np.inf, np.inf
+    scale = -1.0 / (ex * step)
+    return ey * scale, middle - ez * scale, 0.0 if ex > 0.0 else -np.inf, 0.0 if ex < 0.0 else np.inf
+
+
+@_compiled
+@no_type_check
+def _cover(p, screen, faces, near, step, xs, ys, depth, owner):
     """Keep for every sample the nearest face and its inverse depth; return the box of samples touched."""
     height, width = depth.shape
-    box = (width, -1, height, -1)
-    inverse_near = 1.0 / near
+    middle_x, middle_y, per_step = 0.5 * width - 0.5, 0.5 * height - 0.5, 1.0 / step
+    box_left, box_right, box_top, box_bottom = width, -1, height, -1
+    nearest = np.float32(1.0 / near)
     for f in range(faces.shape[0]):
-        left, right, top, bottom = _bounds(p, faces[f], near, step, width, height)
+        i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
+        ax, ay, az, bx, by, bz = p[i, 0], p[i, 1], p[i, 2], p[j, 0], p[j, 1], p[j, 2]
+        cx, cy, cz = p[k, 0], p[k, 1], p[k, 2]
+        if max(az, bz, cz) <= -near:
+            x0, x1 = min(screen[i, 0], screen[j, 0], screen[k, 0]), max(screen[i, 0], screen[j, 0], screen[k, 0])
+            y0, y1 = min(screen[i, 1], screen[j, 1], screen[k, 1]), max(screen[i, 1], screen[j, 1], screen[k, 1])
+        elif min(az, bz, cz) <= -near:
+            x0, x1, y0, y1 = _near_box(ax, ay, az, bx, by, bz, cx, cy, cz, near)
+        else:
+            continue
+        left = int(np.ceil(min(max(x0 * per_step + middle_x - 0.01, 0.0), float(width))))
+        right = int(np.floor(max(min(x1 * per_step + middle_x + 0.01, width - 1.0), -1.0)))
+        top = int(np.ceil(min(max(middle_y - y1 * per_step, 0.0), float(height))))
+        bottom = int(np.floor(max(min(middle_y - y0 * per_step, height - 1.0), -1.0)))
         if left > right or top > bottom:
             continue
-        ax, ay, az, bx, by, bz, cx, cy, cz, volume, _ = _edges(p, faces[f, 0], faces[f, 1], faces[f, 2])
+        ax, ay, az, bx, by, bz, cx, cy, cz, volume, _ = _edges(ax, ay, az, bx, by, bz, cx, cy, cz)
         if not volume > 0.0:
             continue  # seen edge-on
-        dx, dy, dz = (ax + bx + cx) / volume, (ay + by + cy) / volume, (az + bz + cz) / volume
-        box = (min(box[0], left), max(box[1], right), min(box[2], top), max(box[3], bottom))
+        inverse = 1.0 / volume
+        dx, dy, dz = (ax + bx + cx) * inverse, (ay + by + cy) * inverse, (az + bz + cz) * inverse
+        a1, a0, a_lo, a_hi = _crossing(ax, ay, az, step, middle_x)
+        b1, b0, b_lo, b_hi = _crossing(bx, by, bz, step, middle_x)
+        c1, c0, c_lo, c_hi = _crossing(cx, cy, cz, step, middle_x)
+        box_left, box_right = min(box_left, left), max(box_right, right)
+        box_top, box_bottom = min(box_top, top), max(box_bottom, bottom)
         for y in range(top, bottom + 1):
-            a, b, c, d = ay * ys[y] - az, by * ys[y] - bz, cy * ys[y] - cz, dy * ys[y] - dz
-            lo, hi = left, right
-            if right - left > 8:  # divide for the span of a wide row, then let the exact tests trim it
-                for nx, rest in ((ax, a), (bx, b), (cx, c)):
-                    if nx != 0.0:
-                        edge = min(max(-rest / (nx * step) + 0.5 * width - 0.5, -2.0), width + 1.0)
-                        if nx > 0.0:
-                            lo = max(lo, int(np.floor(edge)))
-                        else:
-                            hi = min(hi, int(np.ceil(edge)))
-            while lo <= hi and (ax * xs[lo] + a < 0.0 or bx * xs[lo] + b < 0.0 or cx * xs[lo] + c < 0.0):
-                lo += 1
-            while lo <= hi and (ax * xs[hi] + a < 0.0 or bx * xs[hi] + b < 0.0 or cx * xs[hi] + c < 0.0):
-                hi -= 1
+            ry = ys[y]
+            a, b, c, d = a1 * ry + a0, b1 * ry + b0, c1 * ry + c0, dy * ry - dz
+            lo = int(np.ceil(min(max(float(left), a + a_lo, b + b_lo, c + c_lo), right + 1.0)))
+            hi = int(np.floor(max(min(float(right), a + a_hi, b + b_hi, c + c_hi), left - 1.0)))
             for x in range(lo, hi + 1):
-                inverse = dx * xs[x] + d
-                if inverse > depth[y, x] and inverse <= inverse_near:
+                inverse = np.float32(dx * xs[x] + d)
+                if inverse > depth[y, x] and inverse <= nearest:
                     depth[y, x] = inverse
                     owner[y, x] = f
-    return box
+    return box_left, box_right, box_top, box_bottom
 
 
 @_compiled
 @no_type_check
-def _face_planes(p, scene, f, light, lens, step, planes):
-    """Planes of all attributes of a face; returns its flat luminance and the constant of its texel footprint."""
-    faces, uv = scene.faces, scene.uv
-    ax, ay, az, bx, by, bz, cx, cy, cz, _, s = _edges(p, faces[f, 0], faces[f, 1], faces[f, 2])
-    sx, sy, sz = ax + bx + cx, ay + by + cy, az + bz + cz
-    planes[0, 0], planes[0, 1], planes[0, 2] = sx, sy, sz
-    luminance, footprint = 0.0, 0.0
-    if scene.normals.shape[0] > 0:
-        for k in range(3):  # turned towards the viewer: faces have two sides
-            na, nb, nc = -s * scene.normals[f, 0, k], -s * scene.normals[f, 1, k], -s * scene.normals[f, 2, k]
-            planes[1 + k, 0] = na * ax + nb * bx + nc * cx
-            planes[1 + k, 1] = na * ay + nb * by + nc * cy
-            planes[1 + k, 2] = na * az + nb * bz + nc * cz
-    else:  # (sx, sy, sz) is the normal that looks away from the viewer
-        cosine = -(sx * light[0] + sy * light[1] + sz * light[2]) / np.sqrt(sx * sx + sy * sy + sz * sz)
-        luminance = lens.ambient + lens.diffuse * max(cosine, 0.0)
-    if scene.levels.shape[0] > 0:
-        for k in range(2):
-            ta, tb, tc = float(uv[f, 0, k]), float(uv[f, 1, k]), float(uv[f, 2, k])
-            planes[4 + k, 0] = ta * ax + tb * bx + tc * cx
-            planes[4 + k, 1] = ta * ay + tb * by + tc * cy
-            planes[4 + k, 2] = ta * az + tb * bz + tc * cz
-        minor_x = planes[4, 1] * planes[5, 2] - planes[4, 2] * planes[5, 1]
-        minor_y = planes[4, 2] * planes[5, 0] - planes[4, 0] * planes[5, 2]
-        minor_z = planes[4, 0] * planes[5, 1] - planes[4, 1] * planes[5, 0]
-        jacobian = abs(sx * minor_x + sy * minor_y + sz * minor_z)  # d(u, v) / d(x, y) = jacobian / S^3
-        footprint = jacobian * step * step * scene.levels[0, 1] * scene.levels[0, 2]
-    elif scene.colours.shape[0] > 1:
-        for k in range(3):
-            ta, tb, tc = float(scene.colours[f, 0, k]), float(scene.colours[f, 1, k]), float(scene.colours[f, 2, k])
-            planes[6 + k, 0] = ta * ax + tb * bx + tc * cx
-            planes[6 + k, 1] = ta * ay + tb * by + tc * cy
-            planes[6 + k, 2] = ta * az + tb * bz + tc * cz
-    return luminance, footprint
-
-
-@_compiled
-@no_type_check
-def _texture(texels, levels, u, v, area):
-    """Trilinear: between the two levels whose texels match `area`, the texels of the finest level a sample covers."""
-    u, v = u - np.floor(u), v - np.floor(v)
-    level, size = 0, np.sqrt(area)
-    while size > 2.0 and level < levels.shape[0] - 1:
-        size *= 0.5
-        level += 1
-    red, green, blue = _bilinear(texels, levels[level, 0], levels[level, 1], levels[level, 2], u, v)
-    if size > 1.0 and level < levels.shape[0] - 1:
-        t = size - 1.0
-        level += 1
-        r, g, b = _bilinear(texels, levels[level, 0], levels[level, 1], levels[level, 2], u, v)
-        red, green, blue = red + t * (r - red), green + t * (g - green), blue + t * (b - blue)
-    return red, green, blue
-
-
-@_compiled
-@no_type_check
-def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner, box, planes, image):
+def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner, box, columns, total, image):
     """Colour every sample of its nearest face and average the samples of a pixel."""
-    n = lens.supersample
-    smooth, textured, coloured = scene.normals.shape[0] > 0, scene.levels.shape[0] > 0, scene.colours.shape[0] > 1
+    faces, normals, uv, colours, texels, levels = scene[1], scene[2], scene[3], scene[4], scene[5], scene[6]
+    smooth, textured, coloured = normals.shape[0] > 0, levels.shape[0] > 0, colours.shape[0] > 1
+    n, last = lens.supersample, levels.shape[0] - 1
+    share = 1.0 / (n * n)
     lx, ly, lz = object_light
     left, right, top, bottom = box
     face, luminance, footprint = -1, 0.0, 0.0
-    red, green, blue = float(scene.colours[0, 0, 0]), float(scene.colours[0, 0, 1]), float(scene.colours[0, 0, 2])
-    for i in range(top // n, bottom // n + 1):
-        for j in range(left // n, right // n + 1):
-            total_r, total_g, total_b, covered = 0.0, 0.0, 0.0, 0
-            for y in range(i * n, i * n + n):
-                for x in range(j * n, j * n + n):
-                    f = owner[y, x]
-                    if f < 0:
-                        continue
-                    covered += 1
-                    if f != face:
-                        face = f
-                        luminance, footprint = _face_planes(p, scene, f, light, lens, step, planes)
-                    rx, ry = xs[x], ys[y]
+    red, green, blue = float(colours[0, 0, 0]), float(colours[0, 0, 1]), float(colours[0, 0, 2])
+    sx, sy, sz = 0.0, 0.0, 0.0  # planes: of the divisor S, of the normal, of uv or colour
+    nxx, nxy, nxz, nyx, nyy, nyz, nzx, nzy, nzz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    fx, fy, fz, gx, gy, gz, hx, hy, hz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for row in range(top // n, bottom // n + 1):
+        total[:] = 0.0
+        for y in range(row * n, row * n + n):
+            ry = ys[y]
+            start = left
+            while start <= right:
+                f = owner[y, start]
+                if f < 0:
+                    start += 1
+                    continue
+                stop = start + 1
+                while stop <= right and owner[y, stop] == f:
+                    stop += 1
+                if f != face:
+                    face = f
+                    i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
+                    e = _edges(p[i, 0], p[i, 1], p[i, 2], p[j, 0], p[j, 1], p[j, 2], p[k, 0], p[k, 1], p[k, 2])
+                    s = -e[10]  # turns normals towards the viewer: faces have two sides
+                    sx, sy, sz = e[0] + e[3] + e[6], e[1] + e[4] + e[7], e[2] + e[5] + e[8]
                     if smooth:
-                        nx = planes[1, 0] * rx + planes[1, 1] * ry - planes[1, 2]
-                        ny = planes[2, 0] * rx + planes[2, 1] * ry - planes[2, 2]
-                        nz = planes[3, 0] * rx + planes[3, 1] * ry - planes[3, 2]
+                        nxx, nxy, nxz = _mix(s * normals[f, 0, 0], s * normals[f, 1, 0], s * normals[f, 2, 0], e)
+                        nyx, nyy, nyz = _mix(s * normals[f, 0, 1], s * normals[f, 1, 1], s * normals[f, 2, 1], e)
+                        nzx, nzy, nzz = _mix(s * normals[f, 0, 2], s * normals[f, 1, 2], s * normals[f, 2, 2], e)
+                    else:  # (sx, sy, sz) is the face's normal away from the viewer
+                        cosine = -(sx * light[0] + sy * light[1] + sz * light[2])
+                        cosine /= np.sqrt(sx * sx + sy * sy + sz * sz)
+                        luminance = lens.ambient + lens.diffuse * max(cosine, 0.0)
+                    if textured:
+                        fx, fy, fz = _mix(float(uv[f, 0, 0]), float(uv[f, 1, 0]), float(uv[f, 2, 0]), e)
+                        gx, gy, gz = _mix(float(uv[f, 0, 1]), float(uv[f, 1, 1]), float(uv[f, 2, 1]), e)
+                        mx, my, mz = _cross(fx, fy, fz, gx, gy, gz)
+                        jacobian = abs(sx * mx + sy * my + sz * mz)  # d(u, v) / d(x, y) = jacobian / S^3
+                        footprint = jacobian * step * step * (levels[0, 1] * levels[0, 2])
+                    elif coloured:
+                        fx, fy, fz = _mix(float(colours[f, 0, 0]), float(colours[f, 1, 0]), float(colours[f, 2, 0]), e)
+                        gx, gy, gz = _mix(float(colours[f, 0, 1]), float(colours[f, 1, 1]), float(colours[f, 2, 1]), e)
+                        hx, hy, hz = _mix(float(colours[f, 0, 2]), float(colours[f, 1, 2]), float(colours[f, 2, 2]), e)
+                for x in range(start, stop):
+                    rx = xs[x]
+                    if smooth:
+                        nx, ny, nz = nxx * rx + nxy * ry - nxz, nyx * rx + nyy * ry - nyz, nzx * rx + nzy * ry - nzz
                         norm = np.sqrt(nx * nx + ny * ny + nz * nz)
                         cosine = (nx * lx + ny * ly + nz * lz) / norm if norm > 0.0 else 0.0
                         luminance = lens.ambient + lens.diffuse * max(cosine, 0.0)
-                    if textured or coloured:
-                        inverse = 1.0 / (planes[0, 0] * rx + planes[0, 1] * ry - planes[0, 2])
-                        if textured:
-                            u = (planes[4, 0] * rx + planes[4, 1] * ry - planes[4, 2]) * inverse
-                            v = (planes[5, 0] * rx + planes[5, 1] * ry - planes[5, 2]) * inverse
-                            area = footprint * inverse * inverse * inverse
-                            red, green, blue = _texture(scene.texels, scene.levels, u, v, area)
-                        else:
-                            red = (planes[6, 0] * rx + planes[6, 1] * ry - planes[6, 2]) * inverse
-                            green = (planes[7, 0] * rx + planes[7, 1] * ry - planes[7, 2]) * inverse
-                            blue = (planes[8, 0] * rx + planes[8, 1] * ry - planes[8, 2]) * inverse
-                    total_r += min(red * luminance, 255.0)
-                    total_g += min(green * luminance, 255.0)
-                    total_b += min(blue * luminance, 255.0)
-            if covered > 0:
-                empty, share = n * n - covered, 1.0 / (n * n)
-                image[i, j, 0] = int((total_r + empty * background[0]) * share + 0.5)
-                image[i, j, 1] = int((total_g + empty * background[1]) * share + 0.5)
-                image[i, j, 2] = int((total_b + empty * background[2]) * share + 0.5)
+                    if textured:
+                        inverse = 1.0 / (sx * rx + sy * ry - sz)
+                        u, v = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
+                        u, v = u - np.floor(u), v - np.floor(v)
+                        # Trilinear: between the two levels whose texels match the texels that the sample covers.
+                        area, level = footprint * inverse * inverse * inverse, 0
+                        while area > 4.0 and level < last:
+                            area *= 0.25
+                            level += 1
+                        finer = min(max((4.0 - area) / 3.0, 0.0), 1.0) if level < last else 1.0
+                        red, green, blue = 0.0, 0.0, 0.0
+                        for weight in (finer, 1.0 - finer):
+                            if weight == 0.0:
+                                break
+                            offset, height, width = levels[level, 0], levels[level, 1], levels[level, 2]
+                            tx, ty = u * width - 0.5, (1.0 - v) * height - 0.5
+                            bx, by = np.floor(tx), np.floor(ty)
+                            i0, j0 = int(bx), int(by)
+                            wx, wy = int((tx - bx) * 64.0), int((ty - by) * 64.0)
+                            i1 = i0 + 1 if i0 + 1 < width else 0
+                            j1 = offset + (j0 + 1 if j0 + 1 < height else 0) * width
+                            i0 = i0 if i0 >= 0 else width - 1
+                            j0 = offset + (j0 if j0 >= 0 else height - 1) * width
+                            # Three colours in one integer: weights in 64ths add to 4096, and 255 * 4096 < 2^20.
+                            upper = texels[j0 + i0] * (64 - wx) + texels[j0 + i1] * wx
+                            lower = texels[j1 + i0] * (64 - wx) + texels[j1 + i1] * wx
+                            packed, weight = upper * (64 - wy) + lower * wy, weight * (1.0 / 4096.0)
+                            red += weight * (packed & 0xFFFFF)
+                            green += weight * (packed >> 20 & 0xFFFFF)
+                            blue += weight * (packed >> 40)
+                            level += 1
+                    elif coloured:
+                        inverse = 1.0 / (sx * rx + sy * ry - sz)
+                        red, green = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
+                        blue = (hx * rx + hy * ry - hz) * inverse
+                    pixel = columns[x]
+                    total[pixel, 0] += min(red * luminance, 255.0)
+                    total[pixel, 1] += min(green * luminance, 255.0)
+                    total[pixel, 2] += min(blue * luminance, 255.0)
+                    total[pixel, 3] += share
+                start = stop
+        for column in range(left // n, right // n + 1):
+            covered = total[column, 3]
+            if covered > 0.0:
+                for channel in range(3):
+                    mean = total[column, channel] * share + (1.0 - covered) * background[channel]
+                    image[row, column, channel] = int(min(max(mean, 0.0), 255.0) + 0.5)
                 if image.shape[2] == 4:
-                    image[i, j, 3] = int(255.0 * covered * share + 0.5)
+                    image[row, column, 3] = int(255.0 * min(covered, 1.0) + 0.5)
 
 
 @_compiled
@@ -276,32 +294,156 @@ def draw(scene, views, lens, out):
     n = lens.supersample
     height, width = out.shape[1] * n, out.shape[2] * n
     step = 2.0 * lens.tan_half_fov / height
-    xs = (np.arange(width) + 0.5 - 0.5 * width) * step
-    ys = (0.5 * height - 0.5 - np.arange(height)) * step
+    xs = (np.arange(width) + (0.5 - 0.5 * width)) * step
+    ys = ((0.5 * height - 0.5) - np.arange(height)) * step
     depth, owner = np.zeros((height, width), np.float32), np.full((height, width), -1, np.int32)
+    columns, total = np.arange(width) // n, np.zeros((out.shape[2], 4))
     vertices = scene.vertices
-    p, planes = np.empty_like(vertices), np.empty((9, 3))
+    p, screen = np.empty((vertices.shape[0], 3)), np.empty((vertices.shape[0], 2))
     for index in range(out.shape[0]):
-        R, light, image = views.rotations[index], views.lights[index], out[index]
+        R, light, background, image = views.rotations[index], views.lights[index], views.backgrounds[index], out[index]
         for k in range(vertices.shape[0]):
             x, y, z = vertices[k, 0], vertices[k, 1], vertices[k, 2]
             p[k, 0] = R[0, 0] * x + R[0, 1] * y + R[0, 2] * z
             p[k, 1] = R[1, 0] * x + R[1, 1] * y + R[1, 2] * z
             p[k, 2] = R[2, 0] * x + R[2, 1] * y + R[2, 2] * z - lens.distance
-        object_light = (
-            R[0, 0] * light[0] + R[1, 0] * light[1] + R[2, 0] * light[2],
-            R[0, 1] * light[0] + R[1, 1] * light[1] + R[2, 1] * light[2],
-            R[0, 2] * light[0] + R[1, 2] * light[1] + R[2, 2] * light[2],
-        )
+            screen[k, 0], screen[k, 1] = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
+        lx = R[0, 0] * light[0] + R[1, 0] * light[1] + R[2, 0] * light[2]
+        ly = R[0, 1] * light[0] + R[1, 1] * light[1] + R[2, 1] * light[2]
+        lz = R[0, 2] * light[0] + R[1, 2] * light[1] + R[2, 2] * light[2]
         for channel in range(image.shape[2]):
-            image[:, :, channel] = views.backgrounds[index, channel] if channel < 3 else 0
-        box = _cover(p, scene.faces, lens.near, step, xs, ys, depth, owner)
-        _shade(p, scene, light, object_light, views.backgrounds[index], lens, step, xs, ys, owner, box, planes, image)
+            image[:, :, channel] = background[channel] if channel < 3 else 0
+        box = _cover(p, screen, scene.faces, lens.near, step, xs, ys, depth, owner)
+        _shade(p, scene, light, (lx, ly, lz), background, lens, step, xs, ys, owner, box, columns, total, image)
         left, right, top, bottom = box
         if left <= right:
             depth[top : bottom + 1, left : right + 1] = 0.0
             owner[top : bottom + 1, left : right + 1] = -1
 
 
-def backends(name):
-    return draw
+def _columns(v):
+    return v[..., 0], v[..., 1], v[..., 2]
+
+
+def _cover_numpy(p, E, volume, faces, near, step, xs, ys):
+    """`_cover`, one face after another."""
+    height, width = len(ys), len(xs)
+    depth, owner = np.zeros((height, width), np.float32), np.full((height, width), -1, np.int32)
+    middle_x, middle_y, per_step = 0.5 * width - 0.5, 0.5 * height - 0.5, 1.0 / step
+    z = -p[faces][..., 2]
+    with np.errstate(all="ignore"):
+        corners = -p[faces][..., :2] / p[faces][..., 2:]
+        low, high = corners.min(1), corners.max(1)
+        for f in np.flatnonzero((z.min(1) < near) & (z.max(1) >= near)):
+            (low[f, 0], high[f, 0], low[f, 1], high[f, 1]) = _plain(_near_box)(*p[faces[f]].ravel(), near)
+        left = np.ceil(np.clip(low[:, 0] * per_step + middle_x - 0.01, 0, width))
+        right = np.floor(np.clip(high[:, 0] * per_step + middle_x + 0.01, -1, width - 1))
+        top = np.ceil(np.clip(middle_y - high[:, 1] * per_step, 0, height))
+        bottom = np.floor(np.clip(middle_y - low[:, 1] * per_step, -1, height - 1))
+        D = (E[:, 0] + E[:, 1] + E[:, 2]) * (1.0 / volume)[:, None]
+        level = np.abs(E[..., 0]) < 1e-200
+        scale = -1.0 / (E[..., 0] * step)
+        slope, rest = np.where(level, 0.0, E[..., 1] * scale), np.where(level, 0.0, middle_x - E[..., 2] * scale)
+    to_left = np.where(level | (E[..., 0] < 0), -np.inf, 0.0)
+    to_right = np.where(level | (E[..., 0] > 0), np.inf, 0.0)
+    for f in np.flatnonzero((z.max(1) >= near) & (left <= right) & (top <= bottom) & (volume > 0)):
+        rows, cols = slice(int(top[f]), int(bottom[f]) + 1), slice(int(left[f]), int(right[f]) + 1)
+        cut = slope[f] * ys[rows, None] + rest[f]
+        lo, hi = np.ceil((cut + to_left[f]).max(1)), np.floor((cut + to_right[f]).min(1))
+        inverse = (D[f, 0] * xs[cols] + (D[f, 1] * ys[rows, None] - D[f, 2])).astype(np.float32)
+        x = np.arange(cols.start, cols.stop)
+        won = (x >= lo[:, None]) & (x <= hi[:, None]) & (inverse > depth[rows, cols]) & (inverse <= 1.0 / near)
+        depth[rows, cols][won] = inverse[won]
+        owner[rows, cols][won] = f
+    return owner
+
+
+def _texture_numpy(scene, u, v, area):
+    """Trilinear texture of many samples."""
+    last = len(scene.levels) - 1
+    u, v = u - np.floor(u), v - np.floor(v)
+    level = np.zeros(len(u), int)
+    for _ in range(last):
+        more = (area > 4.0) & (level < last)
+        area, level = np.where(more, area * 0.25, area), level + more
+    finer = np.where(level < last, np.clip((4.0 - area) / 3.0, 0.0, 1.0), 1.0)
+    colour = np.zeros((len(u), 3))
+    for weight, at in ((finer, level), (1.0 - finer, np.minimum(level + 1, last))):
+        offset, height, width = scene.levels[at].T
+        tx, ty = u * width - 0.5, (1.0 - v) * height - 0.5
+        i, j = np.floor(tx).astype(int), np.floor(ty).astype(int)
+        wx, wy = ((tx - i) * 64.0).astype(int), ((ty - j) * 64.0).astype(int)
+        i1, j1 = (i + 1) % width, offset + (j + 1) % height * width
+        i0, j0 = i % width, offset + j % height * width
+        upper = scene.texels[j0 + i0] * (64 - wx) + scene.texels[j0 + i1] * wx
+        lower = scene.texels[j1 + i0] * (64 - wx) + scene.texels[j1 + i1] * wx
+        packed = upper * (64 - wy) + lower * wy
+        colour += (weight / 4096.0)[:, None] * np.stack([packed & 0xFFFFF, packed >> 20 & 0xFFFFF, packed >> 40], -1)
+    return colour
+
+
+def _shade_numpy(scene, E, turn, light, object_light, lens, step, x, y, f):
+    """Colours of samples on rays (x, y, -1) that see faces f."""
+
+    def at(values):  # an attribute of the corners, at the samples, times the divisor S
+        planes = values[:, 0, None] * E[:, 0] + values[:, 1, None] * E[:, 1] + values[:, 2, None] * E[:, 2]
+        return planes, planes[f, 0] * x + planes[f, 1] * y - planes[f, 2]
+
+    ones, divisor = at(np.ones((len(E), 3)))
+    if len(scene.normals):
+        normal = np.stack([at(turn[:, None] * scene.normals[..., k])[1] for k in range(3)], -1)
+        cosine = normal @ object_light / np.maximum(np.sqrt((normal * normal).sum(-1)), 1e-300)
+    else:
+        cosine = (-(ones @ light) / np.maximum(np.sqrt((ones * ones).sum(-1)), 1e-300))[f]
+    if len(scene.levels):
+        (planes_u, u), (planes_v, v) = (at(scene.uv[..., k].astype(float)) for k in range(2))
+        jacobian = np.abs((ones * np.cross(planes_u, planes_v)).sum(-1))
+        footprint = jacobian * step * step * (scene.levels[0, 1] * scene.levels[0, 2])
+        colour = _texture_numpy(scene, u / divisor, v / divisor, footprint[f] / divisor**3)
+    elif len(scene.colours) > 1:
+        colour = np.stack([at(scene.colours[..., k].astype(float))[1] / divisor for k in range(3)], -1)
+    else:
+        colour = scene.colours[0, 0].astype(float)
+    return np.minimum(colour * (lens.ambient + lens.diffuse * np.maximum(cosine, 0.0))[:, None], 255.0)
+
+
+def draw_numpy(scene, views, lens, out):
+    """`draw` without numba: the same pictures within one level, many times slower."""
+    n = lens.supersample
+    height, width = out.shape[1] * n, out.shape[2] * n
+    step = 2.0 * lens.tan_half_fov / height
+    xs = (np.arange(width) + (0.5 - 0.5 * width)) * step
+    ys = ((0.5 * height - 0.5) - np.arange(height)) * step
+    for R, light, background, image in zip(views.rotations, views.lights, views.backgrounds, out, strict=True):
+        x, y, z = _columns(scene.vertices)
+        p = np.stack([R[k, 0] * x + R[k, 1] * y + R[k, 2] * z for k in range(3)], -1)
+        p[:, 2] -= lens.distance
+        a, b, c = (p[scene.faces[:, k]] for k in range(3))
+        E = np.stack([np.stack(_plain(_cross)(*_columns(s), *_columns(t)), -1) for s, t in ((b, c), (c, a), (a, b))], 1)
+        volume = a[:, 0] * E[:, 0, 0] + a[:, 1] * E[:, 0, 1] + a[:, 2] * E[:, 0, 2]
+        sign = np.where(volume > 0, 1.0, -1.0)
+        E, volume = E * sign[:, None, None], volume * sign
+        owner = _cover_numpy(p, E, volume, scene.faces, lens.near, step, xs, ys)
+        row, column = np.nonzero(owner >= 0)
+        samples = np.empty((height, width, 3))
+        samples[:] = background
+        samples[row, column] = _shade_numpy(
+            scene, E, -sign, light, R.T @ light, lens, step, xs[column], ys[row], owner[row, column]
+        )
+        shape = (height // n, n, width // n, n, 3)
+        image[..., :3] = (samples.reshape(shape).mean((1, 3)).clip(0, 255) + 0.5).astype(np.uint8)
+        if image.shape[2] == 4:
+            image[..., 3] = ((owner >= 0).reshape(shape[:4]).mean((1, 3)) * 255 + 0.5).astype(np.uint8)
+
+
+def _plain(function):
+    return getattr(function, "py_func", function)
+
+
+def loop(backend: str):
+    """The drawing loop of that name."""
+    if backend not in {"auto", "numba", "numpy"}:
+        raise InputError(f"backend must be 'auto', 'numba' or 'numpy', got {backend!r}.")
+    if backend == "numba" and numba is None:
+        raise InputError("backend 'numba' needs numba, which is not installed; try: pip install numba.")
+    return draw_numpy if backend == "numpy" or numba is None else draw

@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from jaxtyping import Float64, UInt8
+from jaxtyping import Float64, Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from aquamam.errors import InputError
@@ -126,7 +126,7 @@ def render(
         ambient=float(settings.ambient),
         supersample=int(settings.supersample),
     )
-    raster.backends(backend)(_scene(mesh, settings.colour), views, lens, out)
+    raster.loop(backend)(_scene(mesh, settings.colour), views, lens, out)
     return out.reshape(*batch, *shape[1:])
 
 
@@ -203,7 +203,7 @@ def _scene(mesh: Mesh, colour: Colour) -> Any:
             np.array(mesh.normals if mesh.normals is not None else np.zeros((0, 3, 3)), np.float32),
             np.array(mesh.uv if mesh.uv is not None else np.zeros((0, 3, 2)), np.float32),
             None if colours is None else np.array(colours, np.uint8),
-            np.array(texels, np.uint8),
+            np.array(texels, np.int64),
             np.array(levels, np.int64),
         )
     arrays = list(_SCENES[mesh])
@@ -212,16 +212,16 @@ def _scene(mesh: Mesh, colour: Colour) -> Any:
     return raster.Scene(*arrays)
 
 
-def mipmaps(texture: UInt8[np.ndarray, "h w 3"]) -> tuple[UInt8[np.ndarray, "n"], np.ndarray]:
+def mipmaps(texture: UInt8[np.ndarray, "h w 3"]) -> tuple[Int64[np.ndarray, "n"], np.ndarray]:
     """A texture and its halvings down to one texel, flat one after another; rows (offset, height, width)."""
     level, pieces, rows, offset = texture, [], [], 0
     while True:
         h, w = level.shape[:2]
-        pieces.append(level.reshape(-1))
+        pieces.append(level.astype(np.int64) @ np.array([1, 1 << 20, 1 << 40]))
         rows.append((offset, h, w))
-        offset += level.size
+        offset += h * w
         if h == w == 1:
-            return np.concatenate(pieces), np.array(rows)
+            return np.concatenate([p.reshape(-1) for p in pieces]), np.array(rows)
         even = np.pad(level, ((0, h % 2 if h > 1 else 1), (0, w % 2 if w > 1 else 1), (0, 0)), mode="edge")
         h, w = even.shape[0] // 2, even.shape[1] // 2
         total = even.reshape(h, 2, w, 2, 3).astype(np.uint16).sum((1, 3), dtype=np.uint16)

@@ -35,7 +35,7 @@ PIPS = {
 }
 
 
-def _die_mesh(tile: int = 256, spacing: float = 0.5, radius: float = 0.2) -> Mesh:
+def _die_mesh(tile: int = 128, spacing: float = 0.5, radius: float = 0.2) -> Mesh:
     grid = (np.arange(tile) + 0.5) / tile * 2 - 1
     right, up = np.meshgrid(grid, -grid)
     texture = np.empty((2 * tile, 3 * tile, 3), np.uint8)
