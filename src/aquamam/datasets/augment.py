@@ -50,7 +50,8 @@ class AugmentSettings:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise InputError(f"unknown augmentation {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
-        return cls(**{k: v if k == "occluders" else float(v) for k, v in values.items()})
+        amounts: dict[str, Any] = {k: v if k == "occluders" else float(v) for k, v in values.items()}
+        return cls(**amounts)
 
 
 LIMITS = {

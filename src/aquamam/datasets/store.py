@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float64, UInt8
 
 from aquamam.datasets.base import Batch, RotationDataset, UnreadableExample, decode_image, fit_pixels
-from aquamam.datasets.layout import Manifest, is_whole, plain_colour, shard_files
+from aquamam.datasets.layout import MANIFEST, Manifest, is_whole, plain_colour, shard_files
 from aquamam.errors import InputError
 from aquamam.symmetry import SymmetryGroup
 
@@ -47,6 +47,14 @@ class StoredDataset(RotationDataset):
                              f"got {len(self._rotations)}; delete its folder and render again.")  # fmt: skip
         self._maps: OrderedDict[tuple[int, str], np.ndarray] = OrderedDict()
         self._lock = threading.Lock()
+
+    @staticmethod
+    def recognises(root: Path) -> bool:
+        return (root / MANIFEST).is_file()
+
+    @staticmethod
+    def splits(root: Path) -> tuple[str, ...]:
+        return tuple(Manifest.read(root).splits)
 
     def __len__(self) -> int:
         return len(self._rotations)

@@ -1,0 +1,73 @@
+"""Open a data set of any known layout."""
+
+from pathlib import Path
+from typing import Any
+
+from aquamam.datasets.base import RotationDataset
+from aquamam.datasets.bop import BopDataset
+from aquamam.datasets.folder import FolderDataset
+from aquamam.datasets.modelnet import ModelNetDataset
+from aquamam.datasets.original import OriginalDataset
+from aquamam.datasets.pascal3d import PascalDataset
+from aquamam.datasets.store import StoredDataset
+from aquamam.datasets.symsol import SymsolDataset
+from aquamam.errors import InputError
+
+# The plain folder comes last: other layouts have CSV files too.
+LOADERS: dict[str, Any] = {
+    loader.kind: loader
+    for loader in (
+        StoredDataset,
+        OriginalDataset,
+        SymsolDataset,
+        ModelNetDataset,
+        PascalDataset,
+        BopDataset,
+        FolderDataset,
+    )
+}
+
+
+def recognise(path: Path, kind: str | None = None) -> Any:
+    """The loader for what lies at `path`."""
+    if kind is not None and kind not in LOADERS:
+        raise InputError(f"kind must be one of {', '.join(LOADERS)}, got {kind!r}.")
+    if not path.exists():
+        raise InputError(f"{path} does not exist; give the folder of a data set.")
+    if kind is not None:
+        return LOADERS[kind]
+    if path.suffix == ".zip":
+        raise InputError(f"{path} is an archive; unpack it and give the folder.")
+    for loader in LOADERS.values():
+        if loader.recognises(path):
+            return loader
+    raise InputError(f"{path} is not laid out like any known data set ({', '.join(LOADERS)}); docs/data.md shows them.")
+
+
+def splits_of(path: Path | str, kind: str | None = None) -> tuple[str, ...]:
+    """The splits of the data set at `path`."""
+    return recognise(Path(path), kind).splits(Path(path))
+
+
+def open_dataset(
+    path: Path | str, split: str | None = None, *, kind: str | None = None, size: int | None = None, **options: Any
+) -> RotationDataset:
+    """The data set at `path`, its layout recognised unless `kind` names it; `options` are the loader's own.
+
+    Without `split`: train if there is one, else the first. With `size`: images of size x size.
+    """
+    path = Path(path)
+    loader = recognise(path, kind)
+    if size is not None and size < 1:
+        raise InputError(f"size must be at least 1 pixel, got {size}.")
+    there = loader.splits(path)
+    if split is None:
+        if not there:
+            raise InputError(f"{path} holds no split of the kind {loader.kind}; docs/data.md shows the layout.")
+        split = next((name for name in there if name.startswith("train")), there[0])
+    try:
+        return loader(path, split, size=size, **options)
+    except TypeError as error:
+        if "unexpected keyword" not in str(error):
+            raise
+        raise InputError(f"{error} for a data set of the kind {loader.kind}; docs/data.md lists its options.") from None
