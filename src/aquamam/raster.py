@@ -446,4 +446,14 @@ def loop(backend: str):
         raise InputError(f"backend must be 'auto', 'numba' or 'numpy', got {backend!r}.")
     if backend == "numba" and numba is None:
         raise InputError("backend 'numba' needs numba, which is not installed; try: pip install numba.")
-    return draw_numpy if backend == "numpy" or numba is None else draw
+    return draw_numpy if backend == "numpy" or numba is None else _draw_saved
+
+
+def _draw_saved(scene, views, lens, out):
+    """`draw`, also where the cache cannot be written: every attempt leaves one more function compiled in memory."""
+    for _ in range(16):
+        try:
+            return draw(scene, views, lens, out)
+        except OSError:  # a full disk, or a folder that looked writable
+            continue
+    return draw(scene, views, lens, out)

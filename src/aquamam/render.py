@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from aquamam.errors import InputError
-from aquamam.meshes import Mesh
+from aquamam.meshes import GREY, Mesh
 
 Colour = tuple[int, int, int]
 
@@ -31,7 +31,7 @@ class RenderSettings:
     light: tuple[float, float, float] = (0.0, 0.707, 1.414)  # direction towards the light, camera coordinates
     diffuse: float = 0.7
     ambient: float = 0.7  # with diffuse 0.7, colours up to 255 / 1.4 = 182 never saturate
-    colour: Colour = (130, 134, 140)  # of meshes that bring neither texture nor colours
+    colour: Colour = GREY  # of meshes that bring neither texture nor colours
     background: Colour | str = (255, 255, 255)  # or "random": one colour an image, drawn from the seed
 
     def __post_init__(self) -> None:

@@ -14,13 +14,13 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from aquamam.errors import InputError
-from aquamam.meshes import FIT_RADIUS, Mesh
+from aquamam.meshes import FIT_RADIUS, GREY, Mesh
 
 if TYPE_CHECKING:
     from aquamam.symmetry import SymmetryGroup
 
 # At most 182, so that the default light, which brightens up to 1.4 times, never saturates.
-WHITE, RED, GREY, BLACK = (181, 180, 176), (150, 24, 32), (130, 134, 140), (22, 22, 24)
+WHITE, RED, BLACK = (181, 180, 176), (150, 24, 32), (22, 22, 24)
 
 # Each face's normal, and the directions of right and up on it. The five faces the camera at identity; opposite faces
 # add to seven; 1, 2, 3 run counter-clockwise about their common corner seen from outside (a right-handed, Western die).
