@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from aquamam.errors import InputError
 if TYPE_CHECKING:
     from aquamam.datasets.layout import Manifest
     from aquamam.datasets.recipe import Recipe
+    from aquamam.meshes import Mesh
     from aquamam.symmetry import SymmetryGroup
 
 HELP = "render a data set of an object under random rotations"
@@ -46,10 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--symmetry", metavar="NAME[:AXIS]",
-        help="of a mesh: none, C2, C3, ..., D2, D3, ..., cone, cylinder, each about AXIS x, y or z (default: z), "
+        help="of a mesh in that frame: none, C2, C3, ..., D2, D3, ..., cone, cylinder, each about AXIS x, y or z (default: z), "
         "tetrahedral, octahedral, icosahedral, or a JSON file (default: unknown)",
     )  # fmt: skip
     camera = parser.add_argument_group("camera, light and mesh (defaults: the paper's)")
+    camera.add_argument(
+        "--up", default="y", metavar="AXIS", help="a mesh file's axis that becomes y, up: x, y, z, or --up=-z"
+    )
+    camera.add_argument(
+        "--scale", default="fit", help="of a mesh file: fit fills the view (default), or a factor for its units"
+    )
     camera.add_argument("--background", default=None, help="R,G,B or a colour's name, or random for one an image")
     camera.add_argument("--supersample", type=int, help="samples a pixel, each way")
     camera.add_argument("--distance", type=float, help="from the camera to the object's centre")
@@ -64,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     from aquamam.datasets.writing import write_dataset
 
     recipe, manifest = plan(args)
-    if args.preview is not None:
+    rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN.items())
+    if args.preview is not None and rank == 0:
         preview(recipe, next(iter(manifest.splits)), args.preview)
     if args.out is None:
         return 0
@@ -73,20 +82,25 @@ def run(args: argparse.Namespace) -> int:
 
     if hasattr(signal, "SIGPIPE"):  # a rendering process that dies must be told of, not kill this one
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN.items())
     part = parse_share(args.shard) if args.shard else (rank, world)
     workers = args.workers if args.workers is not None else max(1, _cores() // local)
     started = time.monotonic()
     if rank == 0:
         warn_of_disk(recipe, manifest, args.out)
-    with tqdm(unit="img", desc=f"render {'+'.join(recipe.names)}", disable=None if rank == 0 else True) as bar:
+    often = 0.1 if sys.stderr.isatty() else 10.0
+    with tqdm(unit="img", desc=f"render {'+'.join(recipe.names)}", disable=rank != 0, mininterval=often) as bar:
 
         def progress(total: int, done: int):
             bar.reset(total)
             bar.initial = bar.n = done
             return bar.update
 
-        written = write_dataset(args.out, recipe, manifest, workers=workers, part=part, progress=progress)
+        try:
+            written = write_dataset(args.out, recipe, manifest, workers=workers, part=part, progress=progress)
+        except KeyboardInterrupt:
+            bar.close()
+            print("aquamam: stopped; run the same command again to go on.", file=sys.stderr)
+            return 130
     seconds = time.monotonic() - started
     share = "" if part[1] == 1 else f" (share {part[0] + 1} of {part[1]})"
     print(
@@ -105,7 +119,7 @@ def plan(args: argparse.Namespace) -> tuple["Recipe", "Manifest"]:
     from aquamam.datasets.recipe import Recipe
     from aquamam.render import RenderSettings
 
-    things = [_object(thing, args.symmetry) for thing in args.objects]
+    things = [_object(thing, args) for thing in args.objects]
     given = ("supersample", "distance", "fov_deg", "ambient", "diffuse")
     options: dict[str, Any] = {name: getattr(args, name) for name in given if getattr(args, name) is not None}
     if args.background is not None:
@@ -114,13 +128,13 @@ def plan(args: argparse.Namespace) -> tuple["Recipe", "Manifest"]:
     splits = parse_split(args.split) if args.count is None else split_count(args.count)
     encoding = ("raw" if args.size <= RAW_UP_TO else "png") if args.format == "auto" else args.format
     recipe = Recipe(
-        names=tuple(name for name, _, _ in things),
-        meshes=tuple(mesh for _, mesh, _ in things),
+        names=tuple(about["name"] for about, _ in things),
+        meshes=tuple(mesh for _, mesh in things),
         settings=settings,
         seed=args.seed,
     )
     manifest = Manifest(
-        objects=[{"name": name, "mesh": mesh.hash, "symmetry": symmetry} for name, mesh, symmetry in things],
+        objects=[about for about, _ in things],
         settings=settings.to_dict(),
         seed=args.seed,
         splits=splits,
@@ -130,21 +144,33 @@ def plan(args: argparse.Namespace) -> tuple["Recipe", "Manifest"]:
     return recipe, manifest
 
 
-def _object(thing: str, symmetry: str | None) -> tuple[str, Any, dict[str, Any] | None]:
-    """Name, mesh and symmetry of a solid or a mesh file, which does not say its symmetry itself."""
+def _object(thing: str, args: argparse.Namespace) -> tuple[dict[str, Any], "Mesh"]:
+    """What the data set says of a solid or a mesh file, and the mesh; a file does not know its own symmetry."""
     from aquamam.solids import NAMES, solid
 
     if thing in NAMES:
-        if symmetry is not None:
+        if args.symmetry is not None:
             raise InputError(f"--symmetry is for mesh files, got it with the solid {thing}, which knows its own.")
         found = solid(thing)
-        return thing, found.mesh, found.symmetry.to_dict()
-    if not Path(thing).exists():
-        raise InputError(f"{thing!r} is neither a file nor a solid; the solids are {', '.join(NAMES)}.")
-    from aquamam.meshes import load_mesh
+        mesh, source = found.mesh, f"solid {thing}"
+        symmetry: SymmetryGroup | None = found.symmetry
+    else:
+        from aquamam.meshes import load_mesh
 
-    mesh = load_mesh(Path(thing))
-    return mesh.name, mesh, None if symmetry is None else parse_symmetry(symmetry).to_dict()
+        if not Path(thing).exists():
+            raise InputError(f"{thing!r} is neither a file nor a solid; the solids are {', '.join(NAMES)}.")
+        mesh = load_mesh(thing, up=args.up, scale=parse_scale(args.scale))
+        symmetry = None if args.symmetry is None else parse_symmetry(args.symmetry)
+        source = f"{Path(thing).name}, up {args.up}, scale {args.scale}"
+    about = {"name": mesh.name, "mesh": mesh.hash, "symmetry": symmetry and symmetry.to_dict(), "source": source}
+    return about, mesh
+
+
+def parse_scale(text: str) -> str | float:
+    try:
+        return text if text == "fit" else float(text)
+    except ValueError:
+        raise InputError(f"--scale must be fit or a positive number, got {text!r}.") from None
 
 
 def parse_symmetry(text: str) -> "SymmetryGroup":
@@ -228,7 +254,7 @@ def preview(recipe: "Recipe", split: str, path: Path, count: int = 32) -> None:
 
     numbers = np.arange(count)
     rotations = recipe.rotations(split, numbers)
-    labels = [" ".join(f"{x:+.2f}" for x in q) for q in rotations]
+    labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
     sheet = contact_sheet(recipe.images(split, numbers, rotations), 8, labels)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +266,6 @@ def preview(recipe: "Recipe", split: str, path: Path, count: int = 32) -> None:
 def warn_of_disk(recipe: "Recipe", manifest: "Manifest", out: Path) -> None:
     """Say beforehand what will not fit; rendering may start all the same and go on when there is room."""
     import shutil
-    import sys
 
     import numpy as np
 

@@ -70,6 +70,23 @@ class Manifest:
         first = shard * self.shard_size
         return range(first, min(first + self.shard_size, self.splits[split]))
 
+    def facts(self) -> dict[str, Any]:
+        """What makes this data set another one than its neighbour, by short names.
+
+        Symmetries count by their number only: their last digits may differ from machine to machine.
+        """
+        groups = [thing["symmetry"] for thing in self.objects]
+        return {
+            "object": ", ".join(thing["name"] for thing in self.objects),
+            "mesh": ", ".join(thing["mesh"][:12] for thing in self.objects),
+            "symmetry": [g and f"{len(g['elements'])} x {'axis' if g['axis'] else 'turns'}" for g in groups],
+            **{f"settings.{key}": value for key, value in self.settings.items()},
+            **{f"splits.{key}": value for key, value in self.splits.items()},
+            "seed": self.seed,
+            "shard_size": self.shard_size,
+            "encoding": self.encoding,
+        }
+
     def to_bytes(self) -> bytes:
         return (json.dumps(asdict(self), indent=1) + "\n").encode()
 
@@ -125,23 +142,20 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
     """Claim `root` for this data set, or go on with it; refuse a folder that holds anything else."""
     root.mkdir(parents=True, exist_ok=True)
     if (root / MANIFEST).exists():
-        refuse_other(root, Manifest.read(root), manifest)
-    elif other := [p.name for p in root.iterdir() if not re.fullmatch(r"\..+\.tmp", p.name)]:
+        return refuse_other(root, Manifest.read(root), manifest)
+    if other := [p.name for p in root.iterdir() if not re.fullmatch(r"\..+\.tmp", p.name)]:
         raise InputError(f"{root} is not empty (it holds {min(other)}); choose a new folder for the data set.")
-    write_file(root / MANIFEST, manifest.to_bytes())
+    return write_file(root / MANIFEST, manifest.to_bytes())
 
 
 def refuse_other(root: Path, there: Manifest, wanted: Manifest) -> None:
-    for field in fields(Manifest):
-        old, new = getattr(there, field.name), getattr(wanted, field.name)
-        if old != new:
-            if isinstance(old, dict) and isinstance(new, dict):  # name the one entry, not the whole table
-                key = next(k for k in {**old, **new} if old.get(k) != new.get(k))
-                old, new, name = old.get(key), new.get(key), f"{field.name}.{key}"
-            else:
-                name = field.name
+    """Raise InputError, naming the first difference, unless both describe the same data set."""
+    old, new = there.facts(), wanted.facts()
+    for name in {**old, **new}:
+        if old.get(name) != new.get(name):
             raise InputError(
-                f"{root} holds another data set ({name} is {old}, this run asks for {new}); choose another folder."
+                f"{root} holds another data set ({name} is {old.get(name)}, this run asks for {new.get(name)}); "
+                "choose another folder."
             )
 
 
@@ -181,7 +195,7 @@ def encode_png(image: UInt8[np.ndarray, "h w 3"]) -> bytes:
 def bytes_per_image(encoding: str, images: UInt8[np.ndarray, "n h w 3"]) -> float:
     """About how much disk an image takes, judged by a few."""
     if encoding == "raw":
-        return images[0].size + 32
+        return images[0].size + 32.0
     return sum(len(encode_png(image)) for image in images) / len(images) + 256 + 512 + 1024 + 48  # with tar's headers
 
 

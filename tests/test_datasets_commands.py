@@ -1,0 +1,193 @@
+"""`aquamam render` and `aquamam data inspect`, from their arguments to files and sentences."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from aquamam.cli import main
+from aquamam.commands.render import parse_background, parse_share, parse_split, parse_symmetry, split_count
+from aquamam.datasets import StoredDataset, open_dataset
+from aquamam.datasets.summary import evenly, spread
+from aquamam.errors import InputError
+from aquamam.symmetry import SymmetryGroup
+
+OBJ = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+
+
+@pytest.fixture
+def small(tmp_path) -> Path:
+    out = tmp_path / "set"
+    assert (
+        main(
+            ["render", "die", "cube", "--out", str(out), "--size", "16", "--split", "train=9,test=4", "--workers", "1"]
+        )
+        == 0
+    )
+    return out
+
+
+def test_render_writes_what_was_asked_for(small, capsys):
+    data = StoredDataset(small, "train")
+    assert len(data) == 9
+    assert data.image_size == (16, 16)
+    assert data.classes == ("die", "cube")
+    assert data.symmetry("cube").order == 24
+    assert data.describe()["seed"] == 0
+    assert data.background == (255, 255, 255)
+    assert "13 images of die, cube at 16 px, 13 rendered now" in capsys.readouterr().out
+
+
+def test_render_again_has_nothing_left_to_do(small, capsys):
+    capsys.readouterr()
+    assert main(["render", "die", "cube", "--out", str(small), "--size", "16", "--split", "train=9,test=4"]) == 0
+    assert "0 rendered now" in capsys.readouterr().out
+
+
+def test_a_mesh_file_with_a_stated_symmetry(tmp_path):
+    (tmp_path / "wedge.obj").write_text(OBJ)
+    out, sheet = tmp_path / "set", tmp_path / "sheets" / "first.png"
+    arguments = [
+        "render",
+        str(tmp_path / "wedge.obj"),
+        "--out",
+        str(out),
+        "--preview",
+        str(sheet),
+        "--symmetry",
+        "C3:y",
+    ]
+    assert main([*arguments, "--size", "100", "--count", "5", "--workers", "1", "--background", "random"]) == 0
+    data = StoredDataset(out, "train")
+    assert data.classes == ("wedge",)
+    assert data.symmetry("wedge").order == 3
+    assert data.background is None
+    assert data.describe()["encoding"] == "png"
+    assert "wedge.obj" in data.describe()["objects"][0]["source"]
+    assert Image.open(sheet).size[0] > 8 * 100
+
+
+def test_preview_alone_writes_no_data_set(tmp_path):
+    assert main(["render", "die", "--preview", str(tmp_path / "sheet.png"), "--size", "32"]) == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["sheet.png"]
+
+
+def test_torchrun_and_shares_split_the_work(tmp_path, small, monkeypatch):
+    arguments = ["render", "die", "cube", "--out", str(tmp_path / "parts"), "--size", "16", "--split", "train=9,test=4"]
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([*arguments, "--workers", "1"]) == 0
+    with pytest.raises(InputError, match=r"split train of .* has 0 of its 1 shards"):
+        StoredDataset(tmp_path / "parts", "train")
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert main([*arguments, "--workers", "1", "--shard", "1/2"]) == 0
+    files = sorted(p.relative_to(small) for p in small.rglob("*") if p.is_file())
+    assert files == sorted(p.relative_to(tmp_path / "parts") for p in (tmp_path / "parts").rglob("*") if p.is_file())
+    assert all((small / f).read_bytes() == (tmp_path / "parts" / f).read_bytes() for f in files)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["render", "die"], "render needs somewhere to write"),
+        (["render", "dice", "--out", "x"], "'dice' is neither a file nor a solid; the solids are die"),
+        (["render", "die", "die", "--out", "x"], "objects of a data set need different names"),
+        (["render", "die", "--out", "x", "--split", "train"], "--split must read like train=500,valid=100 or paper"),
+        (["render", "die", "--out", "x", "--split", "train=0"], "a split holds at least 1 image, got train=0"),
+        (["render", "die", "--out", "x", "--split", "a/b=1"], "a split's name is a word"),
+        (["render", "die", "--out", "x", "--count", "2"], "--count must be at least 3"),
+        (["render", "die", "--out", "x", "--shard", "0/4"], "--shard must read I/N with 1 <= I <= N"),
+        (["render", "die", "--out", "x", "--size", "0"], "size must lie between"),
+        (["render", "die", "--out", "x", "--workers", "0"], "at least 1 worker"),
+        (["render", "die", "--out", "x", "--background", "blurple"], "--background must be R,G,B"),
+        (["render", "die", "--out", "x", "--symmetry", "C2"], "--symmetry is for mesh files"),
+        (["render", "die", "--preview", "sheet.xyz", "--size", "8"], "--preview must end in .png"),
+        (["data", "inspect", "nowhere"], "nowhere does not exist"),
+        (["data", "inspect", "."], "is not laid out like any known data set"),
+    ],
+)
+def test_bad_arguments_end_in_one_line(arguments, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("aquamam: ")
+    assert sentence in error
+
+
+def test_inspect_prints_what_is_there_and_a_sheet(small, tmp_path, capsys):
+    capsys.readouterr()
+    assert main(["data", "inspect", str(small), "--out", str(tmp_path / "sheet.png")]) == 0
+    text = capsys.readouterr().out
+    for words in (
+        "aquamam layout, splits train, test",
+        "9, each with 1 true rotation",
+        "16x16 px",
+        "cube: 4, symmetry 24",
+    ):
+        assert words in text
+    assert Image.open(tmp_path / "sheet.png").size[0] == 8 * 100 + 4
+
+
+def test_inspect_counts_unreadable_images(tmp_path, capsys):
+    Image.new("RGB", (8, 4)).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"no image")
+    rows = ["image,class,q1,q2,q3,q4", "a.png,nut,1,0,0,0", "b.png,bolt,1,0,0,0", "c.png,bolt,1,0,0,0"]
+    (tmp_path / "poses.csv").write_text("\n".join(rows))
+    arguments = ["data", "inspect", str(tmp_path), "--rotation", "wxyz:q1,q2,q3,q4", "--camera", "opencv"]
+    assert main([*arguments, "--out", str(tmp_path / "sheet.png")]) == 0
+    assert "4x8 px (3 read, 2 unreadable)" in capsys.readouterr().out
+    assert main([*arguments, "--json", "--check"]) == 0
+    (summary,) = json.loads(capsys.readouterr().out)
+    assert summary["classes"] == {"bolt": 2, "nut": 1}
+    assert summary["rotations"]["repeated"] == 2
+    assert np.allclose(np.abs(summary["rotations"]["mean"]), [1, 0, 0, 0])  # diag(1, -1, -1)
+    assert summary["about"]["rotation"] == "wxyz"
+    assert open_dataset(tmp_path, rotation="wxyz:q1,q2,q3,q4", size=8)[0].image.shape == (8, 8, 3)
+
+
+def test_spread_tells_uniform_from_concentrated():
+    rng = np.random.default_rng(0)
+    q = rng.normal(size=(5000, 4))
+    q /= np.linalg.norm(q, axis=1, keepdims=True)
+    uniform = spread(q)
+    assert uniform.uniform_p > 1e-3
+    assert np.allclose(uniform.eigenvalues, 0.25, atol=0.02)
+    narrow = q * 0.05 + [0, 0, 0, 1]
+    narrow /= np.linalg.norm(narrow, axis=1, keepdims=True)
+    found = spread(narrow)
+    assert found.uniform_p < 1e-9
+    assert np.allclose(found.mean, [0, 0, 0, 1], atol=1e-2)
+    assert found.median_deg < 10
+
+
+def test_small_arguments_are_read():
+    assert parse_split("paper") == {"train": 500_000, "valid": 10_000, "test": 10_000}
+    assert parse_split("train=20_000, test=5") == {"train": 20_000, "test": 5}
+    assert split_count(520_000) == parse_split("paper")
+    assert split_count(3) == {"train": 1, "valid": 1, "test": 1}
+    assert parse_share("2/3") == (1, 3)
+    assert parse_background("10,20,30") == (10, 20, 30)
+    assert parse_background("black") == (0, 0, 0)
+    assert evenly(10, 3) == [0, 4, 9]
+    assert evenly(2, 5) == [0, 1]
+
+
+def test_symmetries_by_name_or_file(tmp_path):
+    orders = {"none": 1, "C4": 4, "D3:x": 6, "D2:y": 4, "cone:y": np.inf, "tetrahedral": 12, "icosahedral": 60}
+    for name, order in orders.items():
+        assert parse_symmetry(name).order == order
+    assert len(parse_symmetry("cylinder").elements) == 2
+    path = tmp_path / "group.json"
+    path.write_text(json.dumps(SymmetryGroup.cyclic(5).to_dict()))
+    assert parse_symmetry(str(path)).order == 5
+    path.write_text(json.dumps(SymmetryGroup.cyclic(2).to_bop()))
+    assert parse_symmetry(str(path)).order == 2
+    path.write_text("{")
+    with pytest.raises(InputError, match="must be a JSON file with a symmetry"):
+        parse_symmetry(str(path))
+    for wrong in ("C", "D2:w", "octahedral:x", "sphere"):
+        with pytest.raises(InputError, match="--symmetry must be a name such as none, C4"):
+            parse_symmetry(wrong)
