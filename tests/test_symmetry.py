@@ -257,3 +257,13 @@ def test_impossible_groups_are_refused_in_one_sentence(make, words):
     with pytest.raises(InputError, match=words) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+def test_random_elements_are_equivalences_and_reach_every_coset(generator):
+    for group in (SymmetryGroup.octahedral(), SymmetryGroup.revolution((0, 1, 0), flip=True), SymmetryGroup.trivial()):
+        g = group.element(torch.rand((2000, 2), generator=generator, dtype=torch.float64))
+        q = rot.random_quat((2000,), generator=generator, dtype=torch.float64)
+        assert group.distance(rot.multiply(q, g), q).max() < 1e-7
+        coset = rot.geodesic_angle(g[:, None], group.elements).argmin(-1) if group.axis is None else None
+        if coset is not None:
+            assert len(coset.unique()) == len(group.elements)

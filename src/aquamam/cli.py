@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "info": "parameters, bins, chart, density and ceiling of a preset or checkpoint",
     "reproduce": "run an experiment of the paper and write its figures and figures' numbers",
     "render": "render a solid or a mesh into a data set",
+    "train": "train a preset; stopped, it resumes",
     "data": "look into a data set of any known layout",
     "demo": "the main job: see what a distribution over rotations looks like",
 }

@@ -5,7 +5,6 @@ once for an image, and `extend` runs the rotation tokens of any number of rotati
 """
 
 import math
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -140,35 +139,44 @@ class PatchEmbedding(nn.Module):
         return self.project(images).flatten(2).transpose(1, 2)
 
 
-class ResidualStage(nn.Module):
-    """Halve the resolution, then one residual block of two 3x3 convolutions."""
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions beside a skip."""
 
-    def __init__(self, channels_in: int, channels: int):
+    def __init__(self, channels: int):
         super().__init__()
-        groups = math.gcd(channels, 8)  # group norm, unlike batch norm, is the same on one process and on many
-        self.down = nn.Conv2d(channels_in, channels, 3, 2, 1)
-        self.norm1 = nn.GroupNorm(groups, channels)
         self.conv1 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.norm2 = nn.GroupNorm(groups, channels)
+        self.norm1 = _group_norm(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.norm3 = nn.GroupNorm(groups, channels)
+        self.norm2 = _group_norm(channels)
 
-    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch out h w"]:
-        x = F.relu(self.norm1(self.down(x)))
-        return F.relu(x + self.norm3(self.conv2(F.relu(self.norm2(self.conv1(x))))))
+    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch channels height width"]:
+        return F.relu(x + self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x))))))
 
 
 class ConvStem(nn.Module):
-    """Strided residual stages to a small grid of tokens: learns far faster than patches on little data."""
+    """Strided convolutions and residual blocks to a small grid of tokens: learns far faster than patches on little data.
 
-    def __init__(self, channels: int, stages: tuple[int, ...], dim: int):
+    Stage i halves the resolution to `channels[i]` and then runs `blocks[i]` residual blocks.
+    """
+
+    def __init__(self, image_channels: int, channels: tuple[int, ...], blocks: tuple[int, ...], dim: int):
         super().__init__()
-        widths = (channels, *stages)
-        self.stages = nn.Sequential(*(ResidualStage(a, b) for a, b in pairwise(widths)))
-        self.project = nn.Conv2d(widths[-1], dim, 1)
+        stages: list[nn.Module] = []
+        for before, after, count in zip((image_channels, *channels), channels, blocks):
+            stages += [nn.Conv2d(before, after, 4, 2, 1, bias=False), _group_norm(after), nn.ReLU()]
+            stages += [ResidualBlock(after) for _ in range(count)]
+        self.stages = nn.Sequential(*stages)
+        self.project = nn.Conv2d(channels[-1], dim, 1)
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
-        return self.project(self.stages(images)).flatten(2).transpose(1, 2)
+        # channels last is the faster layout for convolutions on CPUs and on tensor cores
+        x = self.stages(images.contiguous(memory_format=torch.channels_last))
+        return self.project(x).flatten(2).transpose(1, 2)
+
+
+def _group_norm(channels: int) -> nn.GroupNorm:
+    """Group norm, unlike batch norm, is the same on one process and on many, and the same image gives the same answer in any batch."""
+    return nn.GroupNorm(math.gcd(channels, 8), channels)
 
 
 def normalise(images: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch channels height width"]:

@@ -33,11 +33,15 @@ class ModelConfig:
     channels: int = 3
     patch_size: int = 16
     stem: tuple[int, ...] = (32, 64, 128)  # channels of the stages; each halves the resolution
+    stem_blocks: tuple[int, ...] = (1, 1, 1)  # residual blocks of each stage
     categories: int = 6  # for embedding="category"
     tokens: int = 196  # for embedding="category"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stem", tuple(self.stem))  # JSON has lists only
+        object.__setattr__(self, "stem_blocks", tuple(self.stem_blocks))
+        if len(self.stem) != len(self.stem_blocks):
+            raise InputError(f"stem and stem_blocks must be equally long, got {self.stem} and {self.stem_blocks}.")
         Cells.make(self.chart, self.bins, self.density)
         if self.heads < 1 or self.dim % self.heads or self.dim % 4:
             nearest = (
@@ -98,7 +102,7 @@ class AQuaMaM(nn.Module):
         elif config.embedding == "patches":
             self.embed = PatchEmbedding(config.channels, config.patch_size, config.dim)
         else:
-            self.embed = ConvStem(config.channels, config.stem, config.dim)
+            self.embed = ConvStem(config.channels, config.stem, config.stem_blocks, config.dim)
         self.start = nn.Parameter(torch.zeros(config.dim))
         self.position = nn.Parameter(torch.randn(config.prefix_tokens + 3, config.dim) * 0.02)
         self.components = nn.ModuleList(ComponentEmbedding(config.dim, config.octaves) for _ in range(2))
@@ -115,6 +119,21 @@ class AQuaMaM(nn.Module):
     def forward(self, images: ImageInput) -> QuaternionSentences:
         """The posterior of each image: tensor (B, 3, H, W), uint8 or float in [0, 1]; a PIL image; a list of them; categories (B,)."""
         return QuaternionSentences(self.encode(images), self.cells)
+
+    def loss(
+        self,
+        images: ImageInput,
+        q: Float[Tensor, "rotations batch 4"],
+        *,
+        weights: Float[Tensor, "rotations batch"] | None = None,
+        smoothing: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, ""]:
+        """What training minimises: minus the log-likelihood of the true rotations (xyzw), summed with their weights over the rotations
+        of an image and averaged over images; `smoothing` smears the bin labels. Nothing here is random but dropout."""
+        log_p = self(images).smoothed_log_prob(q, smoothing)
+        log_p = log_p.mean(0) if weights is None else (log_p * weights).sum(0)
+        return -log_p.mean().float()
 
     def encode(self, images: ImageInput) -> "Prefix":
         """Run the images through the network once; any number of rotations then costs two tokens each."""
@@ -176,6 +195,16 @@ class Prefix:
         seen: Float[Tensor, "rotations batch steps"],
         past: tuple[Tensor, ...] = (),
     ) -> tuple[Float[Tensor, "rotations batch steps bins"], tuple[Tensor, ...]]:
+        states, own = self.states(chart, seen, past)
+        return self.model.head(states), own
+
+    def states(
+        self,
+        chart: Int[Tensor, "rotations batch"],
+        seen: Float[Tensor, "rotations batch steps"],
+        past: tuple[Tensor, ...] = (),
+    ) -> tuple[Float[Tensor, "rotations batch steps dim"], tuple[Tensor, ...]]:
+        """What the head reads to give the logits of `rest`: with many bins it is far smaller than they are."""
         model = self.model
         done = past[0].shape[2] if past else 0
         steps = range(done, done + seen.shape[-1])
@@ -187,4 +216,4 @@ class Prefix:
         for i, (block, keys_values) in enumerate(zip(model.blocks, self.layers)):
             x, state = block.extend(x, keys_values, past[i] if past else None)  # type: ignore[operator]
             own.append(state)
-        return model.head(model.norm(x)), tuple(own)
+        return model.norm(x), tuple(own)

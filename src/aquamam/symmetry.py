@@ -78,6 +78,14 @@ class SymmetryGroup:
             group = multiply(group[:, None], rotvec_to_quat(turns[:, None] * self.axis)).flatten(0, 1)
         return multiply(q.unsqueeze(-2), group.to(q))
 
+    def element(self, u: Float[Tensor, "*batch 2"]) -> Float64[Tensor, "*batch 4"]:
+        """A uniformly random element (xyzw) from two uniform numbers in [0, 1): one picks the coset, one the turn."""
+        u = u.double()
+        g = self.elements.to(u.device)[(u[..., 0] * len(self.elements)).long()]
+        if self.axis is not None:
+            g = multiply(g, rotvec_to_quat(2 * math.pi * u[..., 1:] * self.axis.to(u.device)))
+        return g
+
     def distance(self, q1: Float[Tensor, "*#batch 4"], q2: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "..."]:
         r"""Smallest geodesic angle from $q_1 g$ to $q_2$ (xyzw) over the whole group, in radians.
 

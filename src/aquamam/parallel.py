@@ -1,0 +1,27 @@
+"""One process or many: what `torchrun` says in the environment."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+
+@contextmanager
+def process_group(device: str | None = None) -> Iterator[torch.device]:
+    """Join the processes that `torchrun` started, if it did, and yield this one's device: nccl with GPUs, gloo without."""
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    if device is None:
+        device = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
+    chosen = torch.device(device)
+    started = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1 and not dist.is_initialized()
+    if started:
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield chosen
+    finally:
+        if started:
+            dist.destroy_process_group()
