@@ -29,7 +29,7 @@ def small(tmp_path) -> Path:
     return out
 
 
-def test_render_writes_what_was_asked_for(small, capsys):
+def test_render_writes_what_was_asked_for(small):
     data = StoredDataset(small, "train")
     assert len(data) == 9
     assert data.image_size == (16, 16)
@@ -37,13 +37,12 @@ def test_render_writes_what_was_asked_for(small, capsys):
     assert data.symmetry("cube").order == 24
     assert data.describe()["seed"] == 0
     assert data.background == (255, 255, 255)
-    assert "13 images of die, cube at 16 px, 13 rendered now" in capsys.readouterr().out
 
 
 def test_render_again_has_nothing_left_to_do(small, capsys):
     capsys.readouterr()
     assert main(["render", "die", "cube", "--out", str(small), "--size", "16", "--split", "train=9,test=4"]) == 0
-    assert "0 rendered now" in capsys.readouterr().out
+    assert "13 images of die, cube at 16 px, 0 rendered now" in capsys.readouterr().out
 
 
 def test_a_mesh_file_with_a_stated_symmetry(tmp_path):

@@ -84,9 +84,9 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     part = parse_share(args.shard) if args.shard else (rank, world)
     workers = args.workers if args.workers is not None else max(1, _cores() // local)
-    started = time.monotonic()
     if rank == 0:
         warn_of_disk(recipe, manifest, args.out)
+    started = time.monotonic()
     often = 0.1 if sys.stderr.isatty() else 10.0
     with tqdm(unit="img", desc=f"render {'+'.join(recipe.names)}", disable=rank != 0, mininterval=often) as bar:
 
