@@ -1,6 +1,7 @@
 """Data sets on disk: however many processes write them, killed or out of disk, they end as the same bytes."""
 
 import errno
+import io
 import json
 import os
 import pickle
@@ -195,6 +196,29 @@ def test_a_full_disk_is_told_in_one_sentence_and_leaves_whole_shards(tmp_path, m
     write_dataset(tmp_path / "set", *ingredients(encoding))
     write_dataset(tmp_path / "fresh", *ingredients(encoding))
     assert contents(tmp_path / "set") == contents(tmp_path / "fresh")
+
+
+def test_a_disk_that_fills_while_an_array_is_written_says_so(tmp_path, monkeypatch):
+    """NumPy's own writer reports a short write without its reason."""
+
+    class Full(io.FileIO):
+        def write(self, content):
+            if len(content) > 1000:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(content)
+
+    monkeypatch.setattr(Path, "open", lambda path, mode: Full(path, mode))
+    with pytest.raises(OSError, match="No space left") as error:
+        layout.write_file(tmp_path / "a.npy", np.zeros((100, 100)))
+    assert error.value.errno == errno.ENOSPC
+    assert not list(tmp_path.iterdir())
+
+
+def test_arrays_are_written_as_numpy_writes_them(tmp_path):
+    for array in (np.arange(6.0).reshape(2, 3), np.arange(12, dtype=np.int64).reshape(6, 2)[::2], np.zeros((0, 4))):
+        layout.write_file(tmp_path / "a.npy", array)
+        np.save(tmp_path / "b.npy", np.ascontiguousarray(array))
+        assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
 
 
 def test_failure_in_a_worker_reaches_the_caller(tmp_path):

@@ -83,7 +83,10 @@ def run(args: argparse.Namespace) -> int:
     if hasattr(signal, "SIGPIPE"):  # a rendering process that dies must be told of, not kill this one
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     part = parse_share(args.shard) if args.shard else (rank, world)
-    workers = args.workers if args.workers is not None else max(1, _cores() // local)
+    workers = args.workers
+    if workers is None:
+        work = sum(manifest.splits.values()) / part[1] * args.size**2 / (64**2 * 3000)  # in units of 2 s, about
+        workers = max(1, min(_cores() // local, round(work)))  # a process takes a second or two to start
     if rank == 0:
         warn_of_disk(recipe, manifest, args.out)
     started = time.monotonic()
@@ -278,7 +281,7 @@ def warn_of_disk(recipe: "Recipe", manifest: "Manifest", out: Path) -> None:
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     have = shutil.disk_usage(there).free + sum(f.stat().st_size for f in out.glob("*/*") if f.is_file())
     if need > have:
-        print(f"warning: {out} needs about {need / 1e9:.1f} GB, its disk has {have / 1e9:.1f} GB", file=sys.stderr)
+        print(f"warning: {out} needs about {need / 1e9:.3g} GB, its disk has {have / 1e9:.3g} GB", file=sys.stderr)
 
 
 def _cores() -> int:

@@ -13,7 +13,7 @@ import socket
 import tarfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from jaxtyping import Float64, Int64, UInt8
@@ -170,10 +170,10 @@ def write_file(path: Path, content: bytes | np.ndarray) -> None:
     temporary = path.parent / f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp"
     try:
         with temporary.open("wb") as file:
-            if isinstance(content, bytes):
-                file.write(content)
+            if isinstance(content, np.ndarray):
+                write_array(file, content)
             else:
-                np.save(file, content, allow_pickle=False)
+                file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -184,6 +184,13 @@ def write_file(path: Path, content: bytes | np.ndarray) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_array(file: IO[bytes], array: np.ndarray) -> None:
+    """The bytes of np.save, which itself would hide why a full disk refuses them."""
+    array = np.ascontiguousarray(array)
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+    file.write(array.data)
 
 
 def encode_png(image: UInt8[np.ndarray, "h w 3"]) -> bytes:
