@@ -203,7 +203,7 @@ def test_a_disk_that_fills_while_an_array_is_written_says_so(tmp_path, monkeypat
 
     class Full(io.FileIO):
         def write(self, content):
-            if len(content) > 1000:
+            if memoryview(content).nbytes > 1000:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return super().write(content)
 
