@@ -63,6 +63,9 @@ class Lens(NamedTuple):
     supersample: int
 
 
+TILE = 8  # samples along a side
+
+
 # Helpers that are called for every triangle or sample take numbers only: an array as an argument costs two atomic
 # reference counts, several times the arithmetic here.
 
@@ -82,14 +85,30 @@ def _edges(ax, ay, az, bx, by, bz, cx, cy, cz):
     wx, wy, wz = _cross(ax, ay, az, bx, by, bz)
     volume = ax * ux + ay * uy + az * uz
     s = 1.0 if volume > 0.0 else -1.0
-    return s * ux, s * uy, s * uz, s * vx, s * vy, s * vz, s * wx, s * wy, s * wz, s * volume, s
+    return (
+        s * ux,
+        s * uy,
+        s * uz,
+        s * vx,
+        s * vy,
+        s * vz,
+        s * wx,
+        s * wy,
+        s * wz,
+        s * volume,
+        s,
+    )
 
 
 @_compiled
 @no_type_check
 def _mix(a, b, c, e):
     """Plane of an attribute with values a, b, c at the corners."""
-    return a * e[0] + b * e[3] + c * e[6], a * e[1] + b * e[4] + c * e[7], a * e[2] + b * e[5] + c * e[8]
+    return (
+        a * e[0] + b * e[3] + c * e[6],
+        a * e[1] + b * e[4] + c * e[7],
+        a * e[2] + b * e[5] + c * e[8],
+    )
 
 
 @_compiled
@@ -126,71 +145,167 @@ def _crossing(ex, ey, ez, step, middle):
     if abs(ex) < 1e-200:  # along the row: the box decides
         return 0.0, 0.0, -np.inf, np.inf
     scale = -1.0 / (ex * step)
-    return ey * scale, middle - ez * scale, 0.0 if ex > 0.0 else -np.inf, 0.0 if ex < 0.0 else np.inf
+    return (
+        ey * scale,
+        middle - ez * scale,
+        0.0 if ex > 0.0 else -np.inf,
+        0.0 if ex < 0.0 else np.inf,
+    )
 
 
 @_compiled
 @no_type_check
-def _cover(p, screen, faces, near, step, xs, ys, depth, owner):
-    """Keep for every sample the nearest face and its inverse depth; return the box of samples touched."""
+def _raise_floor(depth, floor, left, right, top, bottom):
+    """The smallest inverse depth of every tile, 0 where a sample is still empty."""
+    floor[:] = 0.0
+    for i in range(top // TILE, bottom // TILE + 1):
+        for j in range(left // TILE, right // TILE + 1):
+            lowest = np.float32(np.inf)
+            for y in range(i * TILE, min(i * TILE + TILE, depth.shape[0])):
+                for x in range(j * TILE, min(j * TILE + TILE, depth.shape[1])):
+                    lowest = min(lowest, depth[y, x])
+            floor[i, j] = lowest
+
+
+@_compiled
+@no_type_check
+def _cover(p, screen, faces, near, step, xs, ys, depth, owner, floor):
+    """Keep for every sample the nearest face and its inverse depth; return the box of samples touched.
+
+    Faces that look at the viewer are drawn first. Most others lie behind them: one is passed over when every tile of
+    samples that it could touch is already nearer throughout.
+    """
     height, width = depth.shape
     middle_x, middle_y, per_step = 0.5 * width - 0.5, 0.5 * height - 0.5, 1.0 / step
     box_left, box_right, box_top, box_bottom = width, -1, height, -1
     nearest = np.float32(1.0 / near)
-    for f in range(faces.shape[0]):
-        i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
-        ax, ay, az, bx, by, bz = p[i, 0], p[i, 1], p[i, 2], p[j, 0], p[j, 1], p[j, 2]
-        cx, cy, cz = p[k, 0], p[k, 1], p[k, 2]
-        if max(az, bz, cz) <= -near:
-            x0, x1 = min(screen[i, 0], screen[j, 0], screen[k, 0]), max(screen[i, 0], screen[j, 0], screen[k, 0])
-            y0, y1 = min(screen[i, 1], screen[j, 1], screen[k, 1]), max(screen[i, 1], screen[j, 1], screen[k, 1])
-        elif min(az, bz, cz) <= -near:
-            x0, x1, y0, y1 = _near_box(ax, ay, az, bx, by, bz, cx, cy, cz, near)
-        else:
-            continue
-        left = int(np.ceil(min(max(x0 * per_step + middle_x - 0.01, 0.0), float(width))))
-        right = int(np.floor(max(min(x1 * per_step + middle_x + 0.01, width - 1.0), -1.0)))
-        top = int(np.ceil(min(max(middle_y - y1 * per_step, 0.0), float(height))))
-        bottom = int(np.floor(max(min(middle_y - y0 * per_step, height - 1.0), -1.0)))
-        if left > right or top > bottom:
-            continue
-        ax, ay, az, bx, by, bz, cx, cy, cz, volume, _ = _edges(ax, ay, az, bx, by, bz, cx, cy, cz)
-        if not volume > 0.0:
-            continue  # seen edge-on
-        inverse = 1.0 / volume
-        dx, dy, dz = (ax + bx + cx) * inverse, (ay + by + cy) * inverse, (az + bz + cz) * inverse
-        a1, a0, a_lo, a_hi = _crossing(ax, ay, az, step, middle_x)
-        b1, b0, b_lo, b_hi = _crossing(bx, by, bz, step, middle_x)
-        c1, c0, c_lo, c_hi = _crossing(cx, cy, cz, step, middle_x)
-        box_left, box_right = min(box_left, left), max(box_right, right)
-        box_top, box_bottom = min(box_top, top), max(box_bottom, bottom)
-        for y in range(top, bottom + 1):
-            ry = ys[y]
-            a, b, c, d = a1 * ry + a0, b1 * ry + b0, c1 * ry + c0, dy * ry - dz
-            lo = int(np.ceil(min(max(float(left), a + a_lo, b + b_lo, c + c_lo), right + 1.0)))
-            hi = int(np.floor(max(min(float(right), a + a_hi, b + b_hi, c + c_hi), left - 1.0)))
-            for x in range(lo, hi + 1):
-                inverse = np.float32(dx * xs[x] + d)
-                if inverse > depth[y, x] and inverse <= nearest:
-                    depth[y, x] = inverse
-                    owner[y, x] = f
+    for turned_away in range(2):
+        if turned_away:
+            _raise_floor(depth, floor, box_left, box_right, box_top, box_bottom)
+        for f in range(faces.shape[0]):
+            i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
+            ax, ay, az, bx, by, bz = (
+                p[i, 0],
+                p[i, 1],
+                p[i, 2],
+                p[j, 0],
+                p[j, 1],
+                p[j, 2],
+            )
+            cx, cy, cz = p[k, 0], p[k, 1], p[k, 2]
+            if max(az, bz, cz) <= -near:
+                ux, uy, vx, vy = screen[i, 0], screen[i, 1], screen[j, 0], screen[j, 1]
+                wx, wy = screen[k, 0], screen[k, 1]
+                if ((vx - ux) * (wy - uy) - (wx - ux) * (vy - uy) < 0.0) != (turned_away == 1):
+                    continue
+                x0, x1, y0, y1 = (
+                    min(ux, vx, wx),
+                    max(ux, vx, wx),
+                    min(uy, vy, wy),
+                    max(uy, vy, wy),
+                )
+            elif min(az, bz, cz) <= -near and not turned_away:
+                x0, x1, y0, y1 = _near_box(ax, ay, az, bx, by, bz, cx, cy, cz, near)
+            else:
+                continue
+            left = int(np.ceil(min(max(x0 * per_step + middle_x - 0.01, 0.0), float(width))))
+            right = int(np.floor(max(min(x1 * per_step + middle_x + 0.01, width - 1.0), -1.0)))
+            top = int(np.ceil(min(max(middle_y - y1 * per_step, 0.0), float(height))))
+            bottom = int(np.floor(max(min(middle_y - y0 * per_step, height - 1.0), -1.0)))
+            if left > right or top > bottom:
+                continue
+            if turned_away:
+                hidden, closest = True, -1.0 / max(az, bz, cz)
+                for y in range(top // TILE, bottom // TILE + 1):
+                    for x in range(left // TILE, right // TILE + 1):
+                        hidden = hidden and floor[y, x] > closest
+                if hidden:
+                    continue
+            ax, ay, az, bx, by, bz, cx, cy, cz, volume, _ = _edges(ax, ay, az, bx, by, bz, cx, cy, cz)
+            if not volume > 0.0:
+                continue  # seen edge-on
+            inverse = 1.0 / volume
+            dx, dy, dz = (
+                (ax + bx + cx) * inverse,
+                (ay + by + cy) * inverse,
+                (az + bz + cz) * inverse,
+            )
+            a1, a0, a_lo, a_hi = _crossing(ax, ay, az, step, middle_x)
+            b1, b0, b_lo, b_hi = _crossing(bx, by, bz, step, middle_x)
+            c1, c0, c_lo, c_hi = _crossing(cx, cy, cz, step, middle_x)
+            box_left, box_right = min(box_left, left), max(box_right, right)
+            box_top, box_bottom = min(box_top, top), max(box_bottom, bottom)
+            for y in range(top, bottom + 1):
+                ry = ys[y]
+                a, b, c, d = a1 * ry + a0, b1 * ry + b0, c1 * ry + c0, dy * ry - dz
+                lo = int(np.ceil(min(max(float(left), a + a_lo, b + b_lo, c + c_lo), right + 1.0)))
+                hi = int(np.floor(max(min(float(right), a + a_hi, b + b_hi, c + c_hi), left - 1.0)))
+                for x in range(lo, hi + 1):
+                    inverse = np.float32(dx * xs[x] + d)
+                    if inverse > depth[y, x] and inverse <= nearest:
+                        depth[y, x] = inverse
+                        owner[y, x] = f
     return box_left, box_right, box_top, box_bottom
 
 
 @_compiled
 @no_type_check
-def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner, box, columns, total, image):
+def _shade(
+    p,
+    scene,
+    light,
+    object_light,
+    background,
+    lens,
+    step,
+    xs,
+    ys,
+    owner,
+    box,
+    columns,
+    total,
+    image,
+):
     """Colour every sample of its nearest face and average the samples of a pixel."""
-    faces, normals, uv, colours, texels, levels = scene[1], scene[2], scene[3], scene[4], scene[5], scene[6]
-    smooth, textured, coloured = normals.shape[0] > 0, levels.shape[0] > 0, colours.shape[0] > 1
+    faces, normals, uv, colours, texels, levels = (
+        scene[1],
+        scene[2],
+        scene[3],
+        scene[4],
+        scene[5],
+        scene[6],
+    )
+    smooth, textured, coloured = (
+        normals.shape[0] > 0,
+        levels.shape[0] > 0,
+        colours.shape[0] > 1,
+    )
     n, last = lens.supersample, levels.shape[0] - 1
     share = 1.0 / (n * n)
     lx, ly, lz = object_light
     left, right, top, bottom = box
     face, luminance, footprint = -1, 0.0, 0.0
-    red, green, blue = float(colours[0, 0, 0]), float(colours[0, 0, 1]), float(colours[0, 0, 2])
-    sx, sy, sz = 0.0, 0.0, 0.0  # planes: of the divisor S, of the normal, of uv or colour
-    nxx, nxy, nxz, nyx, nyy, nyz, nzx, nzy, nzz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    red, green, blue = (
+        float(colours[0, 0, 0]),
+        float(colours[0, 0, 1]),
+        float(colours[0, 0, 2]),
+    )
+    sx, sy, sz = (
+        0.0,
+        0.0,
+        0.0,
+    )  # planes: of the divisor S, of the normal, of uv or colour
+    nxx, nxy, nxz, nyx, nyy, nyz, nzx, nzy, nzz = (
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+    )
     fx, fy, fz, gx, gy, gz, hx, hy, hz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for row in range(top // n, bottom // n + 1):
         total[:] = 0.0
@@ -208,37 +323,98 @@ def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner,
                 if f != face:
                     face = f
                     i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
-                    e = _edges(p[i, 0], p[i, 1], p[i, 2], p[j, 0], p[j, 1], p[j, 2], p[k, 0], p[k, 1], p[k, 2])
+                    e = _edges(
+                        p[i, 0],
+                        p[i, 1],
+                        p[i, 2],
+                        p[j, 0],
+                        p[j, 1],
+                        p[j, 2],
+                        p[k, 0],
+                        p[k, 1],
+                        p[k, 2],
+                    )
                     s = -e[10]  # turns normals towards the viewer: faces have two sides
-                    sx, sy, sz = e[0] + e[3] + e[6], e[1] + e[4] + e[7], e[2] + e[5] + e[8]
+                    sx, sy, sz = (
+                        e[0] + e[3] + e[6],
+                        e[1] + e[4] + e[7],
+                        e[2] + e[5] + e[8],
+                    )
                     if smooth:
-                        nxx, nxy, nxz = _mix(s * normals[f, 0, 0], s * normals[f, 1, 0], s * normals[f, 2, 0], e)
-                        nyx, nyy, nyz = _mix(s * normals[f, 0, 1], s * normals[f, 1, 1], s * normals[f, 2, 1], e)
-                        nzx, nzy, nzz = _mix(s * normals[f, 0, 2], s * normals[f, 1, 2], s * normals[f, 2, 2], e)
+                        nxx, nxy, nxz = _mix(
+                            s * normals[f, 0, 0],
+                            s * normals[f, 1, 0],
+                            s * normals[f, 2, 0],
+                            e,
+                        )
+                        nyx, nyy, nyz = _mix(
+                            s * normals[f, 0, 1],
+                            s * normals[f, 1, 1],
+                            s * normals[f, 2, 1],
+                            e,
+                        )
+                        nzx, nzy, nzz = _mix(
+                            s * normals[f, 0, 2],
+                            s * normals[f, 1, 2],
+                            s * normals[f, 2, 2],
+                            e,
+                        )
                     else:  # (sx, sy, sz) is the face's normal away from the viewer
                         cosine = -(sx * light[0] + sy * light[1] + sz * light[2])
                         cosine /= np.sqrt(sx * sx + sy * sy + sz * sz)
                         luminance = lens.ambient + lens.diffuse * max(cosine, 0.0)
                     if textured:
-                        fx, fy, fz = _mix(float(uv[f, 0, 0]), float(uv[f, 1, 0]), float(uv[f, 2, 0]), e)
-                        gx, gy, gz = _mix(float(uv[f, 0, 1]), float(uv[f, 1, 1]), float(uv[f, 2, 1]), e)
+                        fx, fy, fz = _mix(
+                            float(uv[f, 0, 0]),
+                            float(uv[f, 1, 0]),
+                            float(uv[f, 2, 0]),
+                            e,
+                        )
+                        gx, gy, gz = _mix(
+                            float(uv[f, 0, 1]),
+                            float(uv[f, 1, 1]),
+                            float(uv[f, 2, 1]),
+                            e,
+                        )
                         mx, my, mz = _cross(fx, fy, fz, gx, gy, gz)
                         jacobian = abs(sx * mx + sy * my + sz * mz)  # d(u, v) / d(x, y) = jacobian / S^3
                         footprint = jacobian * step * step * (levels[0, 1] * levels[0, 2])
                     elif coloured:
-                        fx, fy, fz = _mix(float(colours[f, 0, 0]), float(colours[f, 1, 0]), float(colours[f, 2, 0]), e)
-                        gx, gy, gz = _mix(float(colours[f, 0, 1]), float(colours[f, 1, 1]), float(colours[f, 2, 1]), e)
-                        hx, hy, hz = _mix(float(colours[f, 0, 2]), float(colours[f, 1, 2]), float(colours[f, 2, 2]), e)
+                        fx, fy, fz = _mix(
+                            float(colours[f, 0, 0]),
+                            float(colours[f, 1, 0]),
+                            float(colours[f, 2, 0]),
+                            e,
+                        )
+                        gx, gy, gz = _mix(
+                            float(colours[f, 0, 1]),
+                            float(colours[f, 1, 1]),
+                            float(colours[f, 2, 1]),
+                            e,
+                        )
+                        hx, hy, hz = _mix(
+                            float(colours[f, 0, 2]),
+                            float(colours[f, 1, 2]),
+                            float(colours[f, 2, 2]),
+                            e,
+                        )
                 for x in range(start, stop):
                     rx = xs[x]
                     if smooth:
-                        nx, ny, nz = nxx * rx + nxy * ry - nxz, nyx * rx + nyy * ry - nyz, nzx * rx + nzy * ry - nzz
+                        nx, ny, nz = (
+                            nxx * rx + nxy * ry - nxz,
+                            nyx * rx + nyy * ry - nyz,
+                            nzx * rx + nzy * ry - nzz,
+                        )
                         norm = np.sqrt(nx * nx + ny * ny + nz * nz)
                         cosine = (nx * lx + ny * ly + nz * lz) / norm if norm > 0.0 else 0.0
                         luminance = lens.ambient + lens.diffuse * max(cosine, 0.0)
                     if textured:
                         inverse = 1.0 / (sx * rx + sy * ry - sz)
-                        u, v = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
+                        u, v = (
+                            (fx * rx + fy * ry - fz) * inverse,
+                            (gx * rx + gy * ry - gz) * inverse,
+                        )
                         u, v = u - np.floor(u), v - np.floor(v)
                         # Trilinear: between the two levels whose texels match the texels that the sample covers.
                         area, level = footprint * inverse * inverse * inverse, 0
@@ -250,7 +426,11 @@ def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner,
                         for weight in (finer, 1.0 - finer):
                             if weight == 0.0:
                                 break
-                            offset, height, width = levels[level, 0], levels[level, 1], levels[level, 2]
+                            offset, height, width = (
+                                levels[level, 0],
+                                levels[level, 1],
+                                levels[level, 2],
+                            )
                             tx, ty = u * width - 0.5, (1.0 - v) * height - 0.5
                             bx, by = np.floor(tx), np.floor(ty)
                             i0, j0 = int(bx), int(by)
@@ -262,14 +442,20 @@ def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner,
                             # Three colours in one integer: weights in 64ths add to 4096, and 255 * 4096 < 2^20.
                             upper = texels[j0 + i0] * (64 - wx) + texels[j0 + i1] * wx
                             lower = texels[j1 + i0] * (64 - wx) + texels[j1 + i1] * wx
-                            packed, weight = upper * (64 - wy) + lower * wy, weight * (1.0 / 4096.0)
+                            packed, weight = (
+                                upper * (64 - wy) + lower * wy,
+                                weight * (1.0 / 4096.0),
+                            )
                             red += weight * (packed & 0xFFFFF)
                             green += weight * (packed >> 20 & 0xFFFFF)
                             blue += weight * (packed >> 40)
                             level += 1
                     elif coloured:
                         inverse = 1.0 / (sx * rx + sy * ry - sz)
-                        red, green = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
+                        red, green = (
+                            (fx * rx + fy * ry - fz) * inverse,
+                            (gx * rx + gy * ry - gz) * inverse,
+                        )
                         blue = (hx * rx + hy * ry - hz) * inverse
                     pixel = columns[x]
                     total[pixel, 0] += min(red * luminance, 255.0)
@@ -296,12 +482,21 @@ def draw(scene, views, lens, out):
     step = 2.0 * lens.tan_half_fov / height
     xs = (np.arange(width) + (0.5 - 0.5 * width)) * step
     ys = ((0.5 * height - 0.5) - np.arange(height)) * step
-    depth, owner = np.zeros((height, width), np.float32), np.full((height, width), -1, np.int32)
+    depth, owner = (
+        np.zeros((height, width), np.float32),
+        np.full((height, width), -1, np.int32),
+    )
     columns, total = np.arange(width) // n, np.zeros((out.shape[2], 4))
+    floor = np.zeros((height // TILE + 1, width // TILE + 1), np.float32)
     vertices = scene.vertices
     p, screen = np.empty((vertices.shape[0], 3)), np.empty((vertices.shape[0], 2))
     for index in range(out.shape[0]):
-        R, light, background, image = views.rotations[index], views.lights[index], views.backgrounds[index], out[index]
+        R, light, background, image = (
+            views.rotations[index],
+            views.lights[index],
+            views.backgrounds[index],
+            out[index],
+        )
         for k in range(vertices.shape[0]):
             x, y, z = vertices[k, 0], vertices[k, 1], vertices[k, 2]
             p[k, 0] = R[0, 0] * x + R[0, 1] * y + R[0, 2] * z
@@ -313,8 +508,23 @@ def draw(scene, views, lens, out):
         lz = R[0, 2] * light[0] + R[1, 2] * light[1] + R[2, 2] * light[2]
         for channel in range(image.shape[2]):
             image[:, :, channel] = background[channel] if channel < 3 else 0
-        box = _cover(p, screen, scene.faces, lens.near, step, xs, ys, depth, owner)
-        _shade(p, scene, light, (lx, ly, lz), background, lens, step, xs, ys, owner, box, columns, total, image)
+        box = _cover(p, screen, scene.faces, lens.near, step, xs, ys, depth, owner, floor)
+        _shade(
+            p,
+            scene,
+            light,
+            (lx, ly, lz),
+            background,
+            lens,
+            step,
+            xs,
+            ys,
+            owner,
+            box,
+            columns,
+            total,
+            image,
+        )
         left, right, top, bottom = box
         if left <= right:
             depth[top : bottom + 1, left : right + 1] = 0.0
@@ -328,12 +538,17 @@ def _columns(v):
 def _cover_numpy(p, E, volume, faces, near, step, xs, ys):
     """`_cover`, one face after another."""
     height, width = len(ys), len(xs)
-    depth, owner = np.zeros((height, width), np.float32), np.full((height, width), -1, np.int32)
+    depth, owner = (
+        np.zeros((height, width), np.float32),
+        np.full((height, width), -1, np.int32),
+    )
     middle_x, middle_y, per_step = 0.5 * width - 0.5, 0.5 * height - 0.5, 1.0 / step
     z = -p[faces][..., 2]
     with np.errstate(all="ignore"):
         corners = -p[faces][..., :2] / p[faces][..., 2:]
         low, high = corners.min(1), corners.max(1)
+        u, v, w = corners.swapaxes(0, 1)
+        turn = (v[:, 0] - u[:, 0]) * (w[:, 1] - u[:, 1]) - (w[:, 0] - u[:, 0]) * (v[:, 1] - u[:, 1])
         for f in np.flatnonzero((z.min(1) < near) & (z.max(1) >= near)):
             (low[f, 0], high[f, 0], low[f, 1], high[f, 1]) = _plain(_near_box)(*p[faces[f]].ravel(), near)
         left = np.ceil(np.clip(low[:, 0] * per_step + middle_x - 0.01, 0, width))
@@ -343,13 +558,24 @@ def _cover_numpy(p, E, volume, faces, near, step, xs, ys):
         D = (E[:, 0] + E[:, 1] + E[:, 2]) * (1.0 / volume)[:, None]
         level = np.abs(E[..., 0]) < 1e-200
         scale = -1.0 / (E[..., 0] * step)
-        slope, rest = np.where(level, 0.0, E[..., 1] * scale), np.where(level, 0.0, middle_x - E[..., 2] * scale)
+        slope, rest = (
+            np.where(level, 0.0, E[..., 1] * scale),
+            np.where(level, 0.0, middle_x - E[..., 2] * scale),
+        )
     to_left = np.where(level | (E[..., 0] < 0), -np.inf, 0.0)
     to_right = np.where(level | (E[..., 0] > 0), np.inf, 0.0)
-    for f in np.flatnonzero((z.max(1) >= near) & (left <= right) & (top <= bottom) & (volume > 0)):
-        rows, cols = slice(int(top[f]), int(bottom[f]) + 1), slice(int(left[f]), int(right[f]) + 1)
+    drawn = np.flatnonzero((z.max(1) >= near) & (left <= right) & (top <= bottom) & (volume > 0))
+    turned_away = ((turn < 0) & (z.min(1) >= near))[drawn]
+    for f in (*drawn[~turned_away], *drawn[turned_away]):
+        rows, cols = (
+            slice(int(top[f]), int(bottom[f]) + 1),
+            slice(int(left[f]), int(right[f]) + 1),
+        )
         cut = slope[f] * ys[rows, None] + rest[f]
-        lo, hi = np.ceil((cut + to_left[f]).max(1)), np.floor((cut + to_right[f]).min(1))
+        lo, hi = (
+            np.ceil((cut + to_left[f]).max(1)),
+            np.floor((cut + to_right[f]).min(1)),
+        )
         inverse = (D[f, 0] * xs[cols] + (D[f, 1] * ys[rows, None] - D[f, 2])).astype(np.float32)
         x = np.arange(cols.start, cols.stop)
         won = (x >= lo[:, None]) & (x <= hi[:, None]) & (inverse > depth[rows, cols]) & (inverse <= 1.0 / near)
@@ -419,7 +645,10 @@ def draw_numpy(scene, views, lens, out):
         p = np.stack([R[k, 0] * x + R[k, 1] * y + R[k, 2] * z for k in range(3)], -1)
         p[:, 2] -= lens.distance
         a, b, c = (p[scene.faces[:, k]] for k in range(3))
-        E = np.stack([np.stack(_plain(_cross)(*_columns(s), *_columns(t)), -1) for s, t in ((b, c), (c, a), (a, b))], 1)
+        E = np.stack(
+            [np.stack(_plain(_cross)(*_columns(s), *_columns(t)), -1) for s, t in ((b, c), (c, a), (a, b))],
+            1,
+        )
         volume = a[:, 0] * E[:, 0, 0] + a[:, 1] * E[:, 0, 1] + a[:, 2] * E[:, 0, 2]
         sign = np.where(volume > 0, 1.0, -1.0)
         E, volume = E * sign[:, None, None], volume * sign
@@ -428,7 +657,16 @@ def draw_numpy(scene, views, lens, out):
         samples = np.empty((height, width, 3))
         samples[:] = background
         samples[row, column] = _shade_numpy(
-            scene, E, -sign, light, R.T @ light, lens, step, xs[column], ys[row], owner[row, column]
+            scene,
+            E,
+            -sign,
+            light,
+            R.T @ light,
+            lens,
+            step,
+            xs[column],
+            ys[row],
+            owner[row, column],
         )
         shape = (height // n, n, width // n, n, 3)
         image[..., :3] = (samples.reshape(shape).mean((1, 3)).clip(0, 255) + 0.5).astype(np.uint8)
