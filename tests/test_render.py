@@ -1,14 +1,360 @@
 """Promises of the renderer."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import numpy as np
+import pytest
+import torch
+from scipy.ndimage import binary_fill_holes
 from scipy.spatial.transform import Rotation
 
-from aquamam.render import RenderSettings, render
+from aquamam import raster
+from aquamam.errors import InputError
+from aquamam.meshes import Mesh, crease_normals
+from aquamam.render import RenderSettings, contact_sheet, mipmaps, random_colours, render
 from aquamam.solids import solid
+
+SMALL = RenderSettings(size=48)
+TAN = np.tan(np.radians(26.98) / 2)
+I = np.eye(3)
+
+
+def rotations(n: int, seed: int = 0) -> np.ndarray:
+    return Rotation.random(n, random_state=seed).as_quat()
+
+
+def quad(z: float = 0.0, half: float = 1.0, **paint) -> Mesh:
+    """A square that faces the camera."""
+    corners = np.array([(-half, -half, z), (half, -half, z), (half, half, z), (-half, half, z)])
+    return Mesh(vertices=corners, faces=np.array([(0, 1, 2), (0, 2, 3)]), **paint)
+
+
+QUAD_UV = np.array([(0, 0), (1, 0), (1, 1), (0, 1)], np.float32)[np.array([(0, 1, 2), (0, 2, 3)])]
+
+
+def bumpy_ball(rings: int = 24, paint: str = "plain", smooth: bool = True) -> Mesh:
+    polar, turn = np.meshgrid(np.linspace(0, np.pi, rings + 1), 2 * np.pi * np.arange(rings) / rings, indexing="ij")
+    radius = 1.4 + 0.2 * np.sin(3 * turn) * np.sin(polar) ** 2
+    directions = np.stack([np.sin(polar) * np.cos(turn), np.cos(polar), np.sin(polar) * np.sin(turn)], -1)
+    i, j = np.meshgrid(np.arange(rings), np.arange(rings), indexing="ij")
+    a, b = i * rings + j, i * rings + (j + 1) % rings
+    faces = np.concatenate([np.stack([a, b, b + rings], -1), np.stack([a, b + rings, a + rings], -1)]).reshape(-1, 3)
+    vertices = (radius[..., None] * directions).reshape(-1, 3)
+    area = np.linalg.norm(np.cross(*(vertices[faces[:, k]] - vertices[faces[:, 0]] for k in (1, 2))), axis=1)
+    faces = faces[area > 1e-9]
+    rng = np.random.default_rng(0)
+    return Mesh(
+        vertices=vertices,
+        faces=faces,
+        normals=crease_normals(vertices, faces, 70) if smooth else None,
+        colours=rng.integers(0, 180, (len(vertices), 3)).astype(np.uint8) if paint == "colours" else None,
+        uv=3 * rng.random((len(faces), 3, 2)) - 1 if paint == "texture" else None,
+        texture=rng.integers(0, 180, (37, 50, 3)).astype(np.uint8) if paint == "texture" else None,
+    )
+
+
+# --- the same bytes ---------------------------------------------------------------------------------------------------
 
 
 def test_an_image_does_not_depend_on_its_batch():
-    mesh, q = solid("die").mesh, Rotation.random(6, random_state=0).as_quat()
-    settings = RenderSettings(size=48)
-    whole = render(mesh, q, settings)
-    assert np.array_equal(whole, np.stack([render(mesh, one, settings) for one in q]))
+    mesh, q = solid("die").mesh, rotations(6)
+    whole = render(mesh, q, SMALL)
+    assert np.array_equal(whole, np.stack([render(mesh, one, SMALL) for one in q]))
+    assert np.array_equal(whole[::-1], render(mesh, q[::-1], SMALL))
+
+
+def test_threads_draw_the_same_bytes():
+    mesh, q = bumpy_ball(paint="colours"), rotations(8)
+    with ThreadPoolExecutor(2) as pool:
+        halves = list(pool.map(lambda part: render(mesh, part, SMALL), (q[:3], q[3:])))
+    assert np.array_equal(render(mesh, q, SMALL), np.concatenate(halves))
+
+
+def test_drawing_into_an_array_overwrites_what_was_there():
+    mesh, q = solid("tetX").mesh, rotations(3)
+    out = np.full((3, 48, 48, 3), 7, np.uint8)
+    shown = render(mesh, q, SMALL, out=out)
+    assert np.shares_memory(shown, out)
+    assert np.array_equal(out, render(mesh, q, SMALL))
+
+
+def test_one_compilation_serves_every_mesh_and_argument():
+    for mesh in (bumpy_ball(8), bumpy_ball(8, "colours"), bumpy_ball(8, "texture", smooth=False), solid("tet").mesh):
+        render(mesh, np.broadcast_to(I, (3, 3)), SMALL)
+        render(mesh, I.astype(np.float32), SMALL, alpha=True, lights=np.ones(3), backgrounds=[1, 2, 3])
+    assert len(raster.draw.signatures) == 1
+
+
+@pytest.mark.parametrize("paint", ["plain", "colours", "texture"])
+@pytest.mark.parametrize("smooth", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        RenderSettings(size=32),
+        RenderSettings(size=(24, 40), supersample=3),
+        RenderSettings(size=32, distance=1.5, near=0.4, fov_deg=80),  # the near plane cuts, and the camera sees insides
+    ],
+)
+def test_numpy_draws_what_numba_draws(paint, smooth, settings):
+    mesh, q = bumpy_ball(10, paint, smooth), rotations(3)
+    fast, slow = (render(mesh, q, settings, alpha=True, backend=b).astype(int) for b in ("numba", "numpy"))
+    assert np.abs(fast - slow).max() <= 1
+    assert fast.std() > 5
+
+
+def test_quaternions_of_either_sign_and_matrices_give_one_image():
+    mesh, q = solid("die").mesh, rotations(4)
+    from_q = render(mesh, q, SMALL)
+    assert np.array_equal(from_q, render(mesh, -q, SMALL))
+    assert np.array_equal(from_q, render(mesh, torch.tensor(q), SMALL))
+    matrices = Rotation.from_quat(q).as_matrix()
+    assert np.abs(from_q.astype(int) - render(mesh, matrices, SMALL)).mean() < 0.01
+
+
+@pytest.mark.parametrize("batch", [(), (0,), (1,), (2, 3), (2, 0)])
+def test_any_batch_shape_is_kept(batch):
+    q = np.broadcast_to([0.0, 0, 0, 1], (*batch, 4))
+    assert render(solid("tet").mesh, q, SMALL).shape == (*batch, 48, 48, 3)
+    assert render(solid("tet").mesh, np.broadcast_to(I, (*batch, 3, 3)), SMALL, alpha=True).shape == (*batch, 48, 48, 4)
+
+
+# --- geometry ---------------------------------------------------------------------------------------------------------
+
+
+def centre_of(image: np.ndarray) -> np.ndarray:
+    """Mean (right, up) of what is covered, in pixels from the middle."""
+    share = image[..., 3] / image[..., 3].sum()
+    rows, columns = (np.indices(share.shape) * share).sum((1, 2))
+    return np.array([columns + 0.5 - image.shape[1] / 2, image.shape[0] / 2 - rows - 0.5])
+
+
+@pytest.mark.parametrize(("direction", "expected"), [((1, 0, 0), (1, 0)), ((0, 1, 0), (0, 1)), ((0, 0, 1), (0, 0))])
+def test_camera_sees_x_to_the_right_and_y_up(direction, expected):
+    mesh = quad(half=0.1)
+    mesh = replace(mesh, vertices=mesh.vertices + np.array(direction))
+    pixels_a_unit = 224 / (2 * 8 * TAN)
+    assert np.allclose(centre_of(render(mesh, I, alpha=True)), np.array(expected) * pixels_a_unit, atol=0.3)
+
+
+def test_a_rotation_takes_object_to_camera_coordinates():
+    mesh = replace(quad(half=0.1), vertices=quad(half=0.1).vertices + np.array([1, 0, 0]))
+    quarter = Rotation.from_euler("z", 90, degrees=True).as_matrix()  # counter-clockwise: what was right is up
+    right, up = centre_of(render(mesh, quarter, alpha=True))
+    assert abs(right) < 0.3
+    assert up > 50
+
+
+@pytest.mark.parametrize("z", [-3.0, 0.0, 2.0, 6.0])
+def test_size_in_the_image_follows_perspective(z):
+    half = 0.3
+    image = render(quad(z, half), I, RenderSettings(size=256, supersample=4), alpha=True)
+    side = 256 * half / ((8 - z) * TAN)
+    assert np.sqrt(image[..., 3].sum() / 255) == pytest.approx(side, abs=0.15)
+
+
+def test_wide_images_keep_the_vertical_angle_of_view():
+    tall = render(solid("die").mesh, I, RenderSettings(size=60), alpha=True)
+    wide = render(solid("die").mesh, I, RenderSettings(size=(60, 100)), alpha=True)
+    assert np.array_equal(tall, wide[:, 20:80])
+
+
+@pytest.mark.parametrize("rings", [12, 150])
+def test_no_sample_falls_between_triangles(rings):
+    covered = render(bumpy_ball(rings), rotations(6), RenderSettings(size=96, supersample=1), alpha=True)[..., 3] > 0
+    assert all(np.array_equal(binary_fill_holes(image), image) for image in covered)
+
+
+def test_nearer_faces_hide_farther_ones_in_any_order():
+    near, far = quad(1.0, 0.5), quad(-1.0, 1.0)
+    colours = np.array([(180, 0, 0)] * 4 + [(0, 180, 0)] * 4, np.uint8)
+    both = Mesh(
+        vertices=np.concatenate([near.vertices, far.vertices]),
+        faces=np.concatenate([near.faces, far.faces + 4]),
+        colours=colours,
+    )
+    image = render(both, I)
+    assert np.array_equal(image, render(replace(both, faces=both.faces[::-1]), I))
+    assert image[112, 112, 0] > 200 > 100 > image[112, 112, 1]
+    assert image[112, 68, 1] > 200 > 100 > image[112, 68, 0]
+
+
+def test_faces_have_two_sides():
+    mesh, q = solid("icosa").mesh, rotations(3)
+    inside_out = replace(mesh, faces=mesh.faces[:, ::-1])
+    assert np.array_equal(render(mesh, q, SMALL), render(inside_out, q, SMALL))
+    ball = bumpy_ball()
+    assert ball.normals is not None
+    turned = replace(ball, faces=ball.faces[:, ::-1], normals=-ball.normals[:, ::-1])
+    assert np.abs(render(ball, q, SMALL).astype(int) - render(turned, q, SMALL)).max() <= 1
+
+
+def test_what_crosses_the_near_plane_is_cut_there():
+    floor = Mesh(  # from far ahead to far behind the camera
+        vertices=np.array([(-90.0, -1, -90), (90, -1, -90), (90, -1, 90), (-90, -1, 90)]),
+        faces=np.array([(0, 2, 1), (0, 3, 2)]),
+    )
+    settings = RenderSettings(size=64, fov_deg=90, near=1.5)
+    covered = render(floor, I, settings, alpha=True)[..., 3] == 255
+    up = 1 - (np.arange(64) + 0.5) / 32  # of the pixels' rays, at depth 1
+    depth = -1 / up
+    assert covered[(depth > 1.6) & (depth < 40)].all()
+    assert not covered[(depth < 1.4) | (up > 0)].any()
+
+
+def test_what_lies_behind_the_camera_is_not_drawn():
+    assert not render(quad(z=9.0), I, SMALL, alpha=True)[..., 3].any()
+
+
+# --- paint and light --------------------------------------------------------------------------------------------------
+
+
+def test_light_is_lambert_plus_ambient():
+    settings = RenderSettings(size=32, light=(0.0, 3.0, 4.0), diffuse=0.5, ambient=0.3)
+    image = render(quad(colours=np.full((4, 3), 200, np.uint8)), I, settings)
+    assert (image[16, 16] == round(200 * (0.3 + 0.5 * 0.8))).all()
+    away = render(quad(colours=np.full((4, 3), 200, np.uint8)), I, replace(settings, light=(0.0, 1.0, -1.0)))
+    assert (away[16, 16] == 60).all()
+
+
+def test_lights_and_backgrounds_are_per_image():
+    mesh, q = solid("cube").mesh, rotations(3)
+    lights = np.array([(0, 0, 1.0), (1, 0, 0.2), (0, 0.707, 1.414)])
+    backgrounds = np.array([(0, 0, 0), (10, 200, 30), (255, 255, 255)])
+    together = render(mesh, q, SMALL, lights=lights, backgrounds=backgrounds)
+    for i in range(3):
+        settings = replace(SMALL, light=tuple(lights[i].tolist()), background=tuple(backgrounds[i].tolist()))
+        assert np.array_equal(together[i], render(mesh, q[i], settings))
+
+
+def test_random_backgrounds_depend_on_seed_and_number_alone():
+    mesh, q, settings = solid("cube").mesh, rotations(5), replace(SMALL, background="random")
+    whole = render(mesh, q, settings, seed=3)
+    assert np.array_equal(whole[2:], render(mesh, q[2:], settings, seed=3, first=2))
+    assert not np.array_equal(whole[:, 0, 0], render(mesh, q, settings, seed=4)[:, 0, 0])
+    assert np.array_equal(whole[:, 0, 0], random_colours(5, seed=3))
+    many = random_colours(20_000, seed=0).astype(float)
+    assert np.allclose(many.mean(0), 127.5, atol=2)
+    assert np.allclose(np.corrcoef(many.T), I, atol=0.03)
+
+
+def test_alpha_is_the_share_of_covered_samples():
+    rgba = render(quad(half=0.77), I, RenderSettings(size=50, background=(0, 0, 0)), alpha=True)
+    assert set(np.unique(rgba[..., 3])) <= {0, 64, 128, 191, 255}
+    full = rgba[25, 25, :3].astype(float)
+    assert np.abs(rgba[..., :3] - full * rgba[..., 3:] / 255).max() <= 1
+
+
+def test_texture_is_perspective_correct():
+    ramp = np.zeros((4, 256, 3), np.uint8)
+    ramp[..., 0] = np.arange(256)
+    mesh = quad(half=1.5, uv=QUAD_UV, texture=ramp)
+    tilt = np.radians(60)
+    R = Rotation.from_rotvec([0, tilt, 0]).as_matrix()
+    image = render(mesh, R, RenderSettings(size=101, supersample=1, ambient=1, diffuse=0))
+    x = (np.arange(101) + 0.5 - 50.5) / 50.5 * TAN  # the middle row's rays meet s (cos, 0, -sin) at 8 - z
+    s = 8 * x / (np.cos(tilt) - x * np.sin(tilt))
+    inside = np.abs(s) < 1.4
+    expected = 256 * (s + 1.5) / 3 - 0.5
+    assert inside.sum() > 25
+    assert np.abs(image[50, inside, 0] - expected[inside]).max() < 2
+
+
+def test_a_fine_texture_far_away_becomes_grey_not_noise():
+    checks = np.indices((512, 512)).sum(0) % 2 * 180
+    mesh = quad(half=1.5, uv=QUAD_UV, texture=np.repeat(checks[..., None], 3, -1).astype(np.uint8))
+    R = Rotation.from_euler("xz", [30, 20], degrees=True).as_matrix()
+    rgba = render(mesh, R, RenderSettings(size=64, ambient=1, diffuse=0), alpha=True)
+    grey = rgba[rgba[..., 3] == 255][:, 0]
+    assert abs(grey.mean() - 90) < 2
+    assert grey.std() < 3
+
+
+def test_texture_repeats_outside_the_unit_square():
+    texture = np.zeros((8, 8, 3), np.uint8)
+    texture[:4] = 180
+    once = quad(uv=QUAD_UV, texture=texture)
+    assert np.array_equal(render(once, I, SMALL), render(replace(once, uv=QUAD_UV + np.float32(3)), I, SMALL))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (1, 7), (64, 16)])
+def test_texture_levels_keep_the_mean_down_to_one_texel(shape):
+    texture = np.full((*shape, 3), (10, 200, 77), np.uint8)
+    texels, levels = mipmaps(texture)
+    assert tuple(levels[-1, 1:]) == (1, 1)
+    assert len(texels) == (levels[:, 1] * levels[:, 2]).sum()
+    assert (texels == 10 + (200 << 20) + (77 << 40)).all()
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "R",
+    [
+        2 * np.eye(3),
+        np.diag([1.0, 1, -1]),
+        np.full((3, 3), np.nan),
+        np.zeros(4),
+        np.array([np.nan, 0, 0, 1]),
+        np.zeros((2, 3)),
+        np.zeros(()),
+    ],
+)
+def test_what_is_no_rotation_is_refused(R):
+    with pytest.raises(InputError, match="R must"):
+        render(solid("tet").mesh, R, SMALL)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": 0},
+        {"size": (10, 9000)},
+        {"supersample": 0},
+        {"distance": -1.0},
+        {"near": 9.0},
+        {"fov_deg": 180.0},
+        {"light": (0.0, 0.0, 0.0)},
+        {"background": "blue"},
+        {"background": (0, 0, 256)},
+        {"colour": (0, 0, -1)},
+    ],
+)
+def test_settings_that_make_no_picture_are_refused(change):
+    with pytest.raises(InputError):
+        RenderSettings(**change)
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    mesh, q = solid("tet").mesh, rotations(2)
+    with pytest.raises(InputError, match="seed"):
+        render(mesh, q, replace(SMALL, background="random"))
+    with pytest.raises(InputError, match="out must"):
+        render(mesh, q, SMALL, out=np.empty((2, 48, 48, 4), np.uint8))
+    with pytest.raises(InputError, match="lights must"):
+        render(mesh, q, SMALL, lights=np.zeros((3, 3)))
+    with pytest.raises(InputError, match="lights must"):
+        render(mesh, q, SMALL, lights=np.zeros((2, 3)))
+    with pytest.raises(InputError, match="backgrounds must"):
+        render(mesh, q, SMALL, backgrounds=np.zeros((2, 2)))
+    with pytest.raises(InputError, match="backend must"):
+        render(mesh, q, SMALL, backend="gl")
+
+
+def test_settings_survive_json():
+    for settings in (RenderSettings(), RenderSettings(size=(30, 40), background="random", light=(1.0, 0.0, 0.5))):
+        assert RenderSettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+    with pytest.raises(InputError, match="lense"):
+        RenderSettings.from_dict({"lense": 3})
+
+
+def test_contact_sheet_has_a_cell_an_image():
+    images = render(solid("die").mesh, rotations(7), RenderSettings(size=20))
+    sheet = contact_sheet(images, columns=3, gap=2)
+    assert sheet.size == (3 * 22 + 2, 3 * 22 + 2)
+    assert np.array_equal(np.asarray(sheet)[24:44, 24:44], images[4])
+    assert contact_sheet(images, columns=3, labels=["a"] * 7, gap=2).height > sheet.height
+    with pytest.raises(InputError, match="labels"):
+        contact_sheet(images, labels=["a"])

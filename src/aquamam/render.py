@@ -17,6 +17,7 @@ from aquamam.errors import InputError
 from aquamam.meshes import GREY, Mesh
 
 Colour = tuple[int, int, int]
+Number = float | int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +26,18 @@ class RenderSettings:
 
     size: int | tuple[int, int] = 224  # pixels: the side of a square, or (height, width)
     supersample: int = 2  # n x n samples a pixel
-    distance: float = 8.0  # from the camera to the origin, in the mesh's units
-    fov_deg: float = 26.98  # vertical angle of view
-    near: float = 0.05  # nothing nearer to the camera's plane is drawn
-    light: tuple[float, float, float] = (0.0, 0.707, 1.414)  # direction towards the light, camera coordinates
-    diffuse: float = 0.7
-    ambient: float = 0.7  # with diffuse 0.7, colours up to 255 / 1.4 = 182 never saturate
+    distance: Number = 8.0  # from the camera to the origin, in the mesh's units
+    fov_deg: Number = 26.98  # vertical angle of view
+    near: Number = 0.05  # nothing nearer to the camera's plane is drawn
+    light: tuple[Number, Number, Number] = (0.0, 0.707, 1.414)  # direction towards the light, camera coordinates
+    diffuse: Number = 0.7
+    ambient: Number = 0.7  # with diffuse 0.7, colours up to 255 / 1.4 = 182 never saturate
     colour: Colour = GREY  # of meshes that bring neither texture nor colours
     background: Colour | str = (255, 255, 255)  # or "random": one colour an image, drawn from the seed
 
     def __post_init__(self) -> None:
+        for field in ("distance", "fov_deg", "near", "diffuse", "ambient"):
+            object.__setattr__(self, field, float(getattr(self, field)))  # 8 and 8.0 are one setting
         height, width = self.shape
         if not (1 <= height <= 8192 and 1 <= width <= 8192):
             raise InputError(f"size must lie between 1 and 8192 pixels, got {self.size}; 224 is the paper's.")
@@ -119,14 +122,14 @@ def render(
         .astype(np.uint8),
     )
     lens = raster.Lens(
-        distance=float(settings.distance),
+        distance=settings.distance,
         tan_half_fov=math.tan(math.radians(settings.fov_deg) / 2),
-        near=float(settings.near),
-        diffuse=float(settings.diffuse),
-        ambient=float(settings.ambient),
-        supersample=int(settings.supersample),
+        near=settings.near,
+        diffuse=settings.diffuse,
+        ambient=settings.ambient,
+        supersample=settings.supersample,
     )
-    raster.loop(backend)(_scene(mesh, settings.colour), views, lens, out)
+    raster.loop(backend)(_scene(mesh, settings.colour), views, lens, np.asarray(out))
     return out.reshape(*batch, *shape[1:])
 
 
@@ -144,9 +147,11 @@ def random_colours(n: int, *, seed: int, first: int = 0) -> UInt8[np.ndarray, "n
 
 def _matrices(R: Any) -> tuple[Float64[np.ndarray, "n 3 3"], tuple[int, ...]]:
     """Rotations as float64 matrices (n, 3, 3), checked, and their batch shape."""
+    if hasattr(R, "detach"):  # a torch tensor, perhaps on a GPU
+        R = R.detach().cpu()
     R = np.asarray(R, dtype=np.float64)
     if R.ndim >= 2 and R.shape[-2:] == (3, 3):
-        batch, R = R.shape[:-2], np.ascontiguousarray(R.reshape(-1, 3, 3))
+        batch, R = R.shape[:-2], np.array(R.reshape(-1, 3, 3), order="C")  # a read-only view would compile anew
         error = np.abs(R @ R.swapaxes(-1, -2) - np.eye(3)).max(initial=0.0)
         if not (error < 1e-3 and (np.linalg.det(R) > 0).all()):
             raise InputError(
