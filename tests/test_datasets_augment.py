@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import binary_erosion
 
 from aquamam.datasets.augment import AUGMENTATIONS, AugmentSettings, augment, augmentation, turn
 from aquamam.datasets.base import Batch
@@ -114,14 +115,31 @@ def test_random_backgrounds_replace_the_ground_and_not_the_object():
     q = RenderedDataset(solid("die"), settings).recipe.rotations("train", np.arange(6))
     pixels = render(solid("die").mesh, q, settings, alpha=True)
     covered = pixels[..., 3] == 255
+    inner = binary_erosion(covered, np.ones((1, 3, 3)))  # at the edge, colours of the object may run into each other
     before = batch_of(pixels[..., :3].transpose(0, 3, 1, 2))
     after = augment(before, AugmentSettings(background=1.0), seed=0, positions=np.arange(6), background=WHITE)
     out = after.images.numpy().transpose(0, 2, 3, 1)
-    assert np.array_equal(out[covered], pixels[..., :3][covered])
+    assert np.array_equal(out[inner], pixels[..., :3][inner])
+    assert np.abs(out[covered].astype(int) - pixels[..., :3][covered]).mean() < 8
     assert (out[~covered] != 255).any(-1).mean() > 0.95
     assert torch.equal(
         augment(before, AugmentSettings(background=1.0), seed=0, positions=np.arange(6)).images, before.images
     )
+
+
+def test_smooth_edges_keep_no_halo_of_the_old_ground():
+    """Random grounds behind a grey die on white never give a pixel brighter than both die and ground."""
+    settings = RenderSettings(size=48, supersample=4, background=(255, 255, 255))
+    q = RenderedDataset(solid("cube"), settings).recipe.rotations("train", np.arange(8))
+    pixels = render(solid("cube").mesh, q, settings, alpha=True)
+    before = batch_of(pixels[..., :3].transpose(0, 3, 1, 2))
+    out = augment(before, AugmentSettings(background=1.0), seed=3, positions=np.arange(8), background=WHITE)
+    on_edge = (pixels[..., 3] > 0) & (pixels[..., 3] < 255)
+    share = pixels[..., 3:][on_edge] / 255.0
+    die = (pixels[..., :3][on_edge] - (1 - share) * 255.0) / share  # the edge's colour without the white
+    ground = (out.images.permute(0, 2, 3, 1).numpy()[on_edge] - share * die) / (1 - share).clip(0.05)
+    assert np.median(ground) < 200
+    assert (ground > 230).mean() < 0.15
 
 
 def test_ground_enclosed_by_the_object_belongs_to_it():

@@ -114,6 +114,57 @@ def _find_object(image, plain, mask, stack):
 
 @_compiled
 @no_type_check
+def _unmix(image, plain, mask, clean):
+    """Take the plain background out of the object's smooth edge, so that it leaves no halo on another ground.
+
+    A pixel beside the ground that is plain + share (inner - plain), with `inner` the neighbour farthest from plain, is
+    given the inner colour and that share.
+    """
+    _, height, width = image.shape
+    for row in range(height):
+        for column in range(width):
+            for c in range(3):
+                clean[c, row, column] = image[c, row, column]
+            if mask[row, column] == 0:
+                continue
+            top, bottom, left, right = max(0, row - 1), min(height, row + 2), max(0, column - 1), min(width, column + 2)
+            edge = False
+            for i in range(top, bottom):
+                for j in range(left, right):
+                    edge = edge or mask[i, j] == 0
+            if not edge:
+                continue
+            far, inner_row, inner_column = 0.0, row, column
+            for i in range(top, bottom):
+                for j in range(left, right):
+                    if mask[i, j] == 0:
+                        continue
+                    distance = 0.0
+                    for c in range(3):
+                        distance += (image[c, i, j] - plain[c]) ** 2
+                    if distance > far:
+                        far, inner_row, inner_column = distance, i, j
+            if far == 0:
+                continue
+            share = 0.0
+            for c in range(3):
+                share += (image[c, row, column] - plain[c]) * (image[c, inner_row, inner_column] - plain[c]) / far
+            share = min(max(share, 0.0), 1.0)
+            off = 0.0
+            for c in range(3):
+                mixed = plain[c] + share * (image[c, inner_row, inner_column] - plain[c])
+                off = max(off, abs(image[c, row, column] - mixed))
+            if off <= 10:  # grey levels; else the pixel is a colour of its own
+                for c in range(3):
+                    clean[c, row, column] = image[c, inner_row, inner_column]
+                mask[row, column] = -share  # negative for now: neighbours must still see the object here
+    for row in range(height):
+        for column in range(width):
+            mask[row, column] = abs(mask[row, column])
+
+
+@_compiled
+@no_type_check
 def _warp(image, mask, masked, turn, scale, shift, known, plain, work, warped):
     """Bilinear samples at the place where each pixel's content comes from, p = Rz(-turn) (p' - shift) / scale."""
     _, height, width = image.shape
@@ -264,6 +315,7 @@ def _augment_all(
     n, _, height, width = images.shape
     work = np.empty((3, height, width), np.float32)
     spare = np.empty((3, height, width), np.float32)
+    clean = np.empty((3, height, width), np.uint8)
     mask = np.empty((height, width), np.float32)
     warped = np.empty((height, width), np.float32)
     stack = np.empty(5 * height * width + 4 * (height + width), np.int64)
@@ -272,11 +324,11 @@ def _augment_all(
         state[0] = keys[n_]
         if replaced[n_]:
             _find_object(images[n_], plain, mask, stack)
-        _warp(
-            images[n_], mask, replaced[n_], turns[n_], scales[n_], shifts[n_], known, plain, work, warped
-        )  # fmt: skip
-        if replaced[n_]:
+            _unmix(images[n_], plain, mask, clean)
+            _warp(clean, mask, True, turns[n_], scales[n_], shifts[n_], known, plain, work, warped)
             _paint_background(state, work, warped)
+        else:
+            _warp(images[n_], mask, False, turns[n_], scales[n_], shifts[n_], known, plain, work, warped)
         for _ in range(occluders[n_]):
             _cover(state, work, largest)
         _recolour(work, brightness[n_], contrasts[n_], gains[n_])
