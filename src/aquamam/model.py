@@ -38,8 +38,6 @@ class ModelConfig:
     tokens: int = 196  # for embedding="category"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stem", tuple(self.stem))  # JSON has lists only
-        object.__setattr__(self, "stem_blocks", tuple(self.stem_blocks))
         if len(self.stem) != len(self.stem_blocks):
             raise InputError(f"stem and stem_blocks must be equally long, got {self.stem} and {self.stem_blocks}.")
         Cells.make(self.chart, self.bins, self.density)
@@ -81,7 +79,7 @@ class ModelConfig:
             raise InputError(
                 f"a model config has no field {', '.join(sorted(unknown))}; it has {', '.join(cls.__dataclass_fields__)}."
             )
-        return cls(**values)
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})  # JSON has lists only
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -38,7 +38,6 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "betas", tuple(self.betas))
         for name, allowed in (
             ("schedule", ("cosine", "plateau")),
             ("optimizer", ("adam", "adamw")),
@@ -83,7 +82,7 @@ class TrainConfig:
             raise InputError(
                 f"a training config has no field {', '.join(sorted(unknown))}; it has {', '.join(cls.__dataclass_fields__)}."
             )
-        return cls(**values)
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})  # JSON has lists only
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

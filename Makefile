@@ -1,0 +1,43 @@
+# `make demo` and `make test` do all the set-up themselves, in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: demo test check format bench clean
+.DEFAULT_GOAL := demo
+
+# The stamps depend on what decides the installation, so a second run installs nothing.
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt "$$(grep -m1 '^torch' constraints.txt)"
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/aquamam demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info

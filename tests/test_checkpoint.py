@@ -1,0 +1,111 @@
+"""Checkpoints survive, and damaged ones say so."""
+
+import json
+
+import pytest
+import torch
+from test_model import TINY
+
+import aquamam
+from aquamam.checkpoint import load_tensors, save_tensors
+from aquamam.errors import InputError
+from aquamam.model import AQuaMaM
+
+
+@pytest.fixture
+def model() -> AQuaMaM:
+    torch.manual_seed(0)
+    return AQuaMaM(TINY["stem"]).eval()
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "folder"])
+def test_round_trip(model, tmp_path, name):
+    aquamam.save_model(model, tmp_path / name, {"note": "hello"})
+    again = aquamam.load(tmp_path / name)
+    assert again.config == model.config
+    assert again.info["note"] == "hello"
+    assert not again.training
+    for a, b in zip(model.state_dict().values(), again.state_dict().values()):
+        assert torch.equal(a, b)
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_failed_write_leaves_the_old_file(model, tmp_path, monkeypatch):
+    path = tmp_path / "m.safetensors"
+    aquamam.save_model(model, path)
+    before = path.read_bytes()
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        aquamam.save_model(model, path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
+
+
+def damaged(tmp_path, model, how):
+    path = tmp_path / "m.safetensors"
+    aquamam.save_model(model, path)
+    tensors, description = load_tensors(path)
+    if how == "truncated":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif how == "noise":
+        path.write_bytes(b"hello world, this is no checkpoint")
+    elif how == "lacks a tensor":
+        tensors.pop("start")
+        save_tensors(path, tensors, description)
+    elif how == "another size":
+        description["config"]["bins"] = 40
+        save_tensors(path, tensors, description)
+    elif how == "unknown field":
+        description["config"]["colour"] = 1
+        save_tensors(path, tensors, description)
+    elif how == "unknown kind":
+        save_tensors(path, tensors, {**description, "kind": "oracle"})
+    elif how == "no model":
+        save_tensors(path, tensors, {})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("how", "rule"),
+    [
+        ("truncated", "damaged"),
+        ("noise", "damaged"),
+        ("lacks a tensor", "does not fit"),
+        ("another size", "does not fit"),
+        ("unknown field", "no field colour"),
+        ("unknown kind", "kind"),
+        ("no model", "holds no model"),
+    ],
+)
+def test_damaged_files_get_one_clear_sentence(model, tmp_path, how, rule):
+    with pytest.raises(InputError, match=rule):
+        aquamam.load(damaged(tmp_path, model, how))
+
+
+def test_missing_files_get_one_clear_sentence(tmp_path):
+    with pytest.raises(InputError, match="no checkpoint"):
+        aquamam.load(tmp_path / "nothing.safetensors")
+    with pytest.raises(InputError, match="must hold model"):
+        aquamam.load(tmp_path)
+    with pytest.raises(InputError, match="no file"):
+        aquamam.import_original(tmp_path / "nothing.pt")
+
+
+class Surprise:
+    def __reduce__(self):
+        return (print, ("code ran",))
+
+
+def test_importing_runs_no_code_from_the_file(tmp_path, capsys):
+    torch.save({"cls_token": Surprise()}, tmp_path / "evil.pt")
+    with pytest.raises(InputError, match="plain tensors"):
+        aquamam.import_original(tmp_path / "evil.pt")
+    assert "code ran" not in capsys.readouterr().out
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pt")
+    with pytest.raises(InputError, match="lacks"):
+        aquamam.import_original(tmp_path / "other.pt")
+
+
+def test_description_is_plain_json(model, tmp_path):
+    aquamam.save_model(model, tmp_path / "folder")
+    assert json.loads((tmp_path / "folder" / "config.json").read_text())["config"]["bins"] == 30

@@ -1,0 +1,187 @@
+"""The network: counts, caches, masks, inputs."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from plain import PlainAQuaMaM
+
+import aquamam
+from aquamam.errors import InputError
+from aquamam.model import AQuaMaM, ModelConfig
+from aquamam.presets import MODELS
+from aquamam.rotations import geodesic_angle, random_quat
+
+TINY = {
+    "stem": ModelConfig(
+        bins=30, dim=24, heads=2, layers=2, hidden=32, embedding="stem", image_size=16, stem=(8, 8), stem_blocks=(0, 1)
+    ),
+    "patches": ModelConfig(
+        bins=31, dim=24, heads=2, layers=3, hidden=32, image_size=16, patch_size=8, chart="hemisphere", density="paper"
+    ),
+    "category": ModelConfig(
+        bins=30, dim=24, heads=2, layers=2, hidden=32, embedding="category", tokens=5, chart="hemisphere"
+    ),
+}
+
+
+@pytest.fixture(params=TINY)
+def model(request) -> AQuaMaM:
+    torch.manual_seed(0)
+    return AQuaMaM(TINY[request.param]).eval()
+
+
+def inputs(model: AQuaMaM, count: int) -> torch.Tensor:
+    if model.config.embedding == "category":
+        return torch.arange(count) % 6
+    return torch.rand((count, 3, 16, 16), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("preset", "count"), [("toy", 3_510_609), ("die", 20_000_756)])
+def test_parameter_counts_are_the_papers(preset, count):
+    with torch.device("meta"):
+        assert AQuaMaM(MODELS[preset]).parameter_count == count
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_log_prob_and_decoding_equal_the_plain_forward_pass(layers, tmp_path, generator):
+    """Shared prefix, pruned last layer, cached decoding: the same numbers as one padded sequence a rotation."""
+    torch.manual_seed(layers)
+    plain = PlainAQuaMaM(40, 24, 8, layers, image=16, patch=8).eval()
+    torch.save(plain.state_dict(), tmp_path / "original.pt")
+    model = aquamam.import_original(tmp_path / "original.pt")
+    images = torch.rand((5, 3, 16, 16), generator=generator)
+    q = random_quat((7, 5), generator=generator)
+    with torch.no_grad():
+        posterior = model(images)
+        expected = torch.stack([plain.log_prob(images, row) for row in q])
+        assert torch.allclose(posterior.log_prob(q).double(), expected, atol=1e-4)
+        assert geodesic_angle(posterior.mode, plain.predict(images)).max() < 1e-4
+
+
+def test_toy_checkpoint_of_the_original_imports(tmp_path, generator):
+    plain = PlainAQuaMaM(101, 16, 8, 2, categories=6, tokens=9).eval()
+    torch.save({f"module.{k}": v for k, v in plain.state_dict().items()}, tmp_path / "toy.pt")
+    model = aquamam.import_original(tmp_path / "toy.pt")
+    q = random_quat((6,), generator=generator)
+    with torch.no_grad():
+        assert torch.allclose(
+            model(torch.arange(6)).log_prob(q).double(), plain.log_prob(torch.arange(6), q), atol=1e-4
+        )
+
+
+def test_many_rotations_at_once_equal_one_at_a_time(model, generator):
+    q = random_quat((1000, 2), generator=generator)
+    with torch.no_grad():
+        posterior = model(inputs(model, 2))
+        together = posterior.log_prob(q)
+        alone = torch.stack([posterior.log_prob(row) for row in q])
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+def test_decoded_sentences_have_their_teacher_forced_probability(model, generator):
+    """Stepwise decoding with its cache and one pass with both tokens agree."""
+    with torch.no_grad():
+        posterior = model(inputs(model, 3))
+        best = posterior.topk(5)
+        point = model.cells.chart.split(best.quaternions.double())
+        cell = model.cells.locate(point)
+        if model.cells.density == "paper":
+            point = point._replace(u=model.cells.centre(cell))
+        assert torch.allclose(posterior._sentence_log_prob(point, cell), best.log_probs, atol=1e-4)
+
+
+def test_images_in_a_batch_do_not_see_each_other(model, generator):
+    x = inputs(model, 4)
+    q = random_quat((5, 4), generator=generator)
+    with torch.no_grad():
+        together = model(x).log_prob(q)
+        alone = torch.cat([model(x[i : i + 1]).log_prob(q[:, i : i + 1]) for i in range(4)], 1)
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+def test_log_prob_is_differentiable_in_every_weight(model, generator):
+    loss = model.loss(inputs(model, 3), random_quat((2, 3), generator=generator, dtype=torch.float64), smoothing=2.0)
+    loss.backward()
+    silent = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    assert silent == []
+
+
+def test_training_mode_of_the_posterior_follows_the_weights(model, generator):
+    """A gradient step on minus log_prob raises log_prob."""
+    x, q = inputs(model, 2), random_quat((1, 2), generator=generator)
+    before = model(x).log_prob(q).mean()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    (-before).backward()
+    optimizer.step()
+    assert model(x).log_prob(q).mean() > before
+
+
+def test_pil_images_lists_and_tensors_are_read_alike():
+    torch.manual_seed(0)
+    model = AQuaMaM(TINY["stem"]).eval()
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    tensor = torch.from_numpy(pixels).permute(2, 0, 1)
+    q = torch.tensor([0.5, 0.5, 0.5, 0.5])
+    with torch.no_grad():
+        expected = model(tensor[None]).log_prob(q)
+        for images in (
+            tensor,
+            tensor[None].float() / 255,
+            Image.fromarray(pixels),
+            [Image.fromarray(pixels)],
+            [tensor],
+        ):
+            assert torch.allclose(model(images).log_prob(q), expected, atol=1e-5)
+        assert model([]).batch_shape == (0,)
+        assert model(Image.fromarray(np.zeros((40, 50), np.uint8))).batch_shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("images", "rule"),
+    [
+        (torch.zeros(1, 3, 17, 16), "shape"),
+        (torch.zeros(1, 1, 16, 16), "shape"),
+        (torch.zeros(16, 16), "shape"),
+        (torch.full((1, 3, 16, 16), 255.0), r"\[0, 1\]"),
+        (torch.full((1, 3, 16, 16), torch.nan), r"\[0, 1\]"),
+        (torch.zeros(1, 3, 16, 16, dtype=torch.int64), "uint8 or floating"),
+    ],
+)
+def test_bad_images_get_one_clear_sentence(images, rule):
+    with pytest.raises(InputError, match=rule):
+        AQuaMaM(TINY["stem"])(images)
+
+
+def test_bad_categories_get_one_clear_sentence():
+    model = AQuaMaM(TINY["category"])
+    with pytest.raises(InputError, match="0 to 5"):
+        model(torch.tensor([6]))
+    with pytest.raises(InputError, match="categories"):
+        model(torch.zeros(1, 3, 16, 16))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dim": 30, "heads": 4},
+        {"layers": 0},
+        {"dropout": 1.0},
+        {"embedding": "cnn"},
+        {"image_size": 30},
+        {"bins": 0},
+        {"chart": "disk"},
+    ],
+)
+def test_bad_configs_get_one_clear_sentence(change):
+    with pytest.raises(InputError, match="must"):
+        ModelConfig(**change)
+
+
+def test_a_million_rotations_come_in_bounded_chunks(model):
+    """The working set of one chunk is bounded whatever the number of rotations."""
+    from aquamam.distribution import CHUNK_FLOATS
+
+    posterior = model(inputs(model, 2))
+    rows = posterior._rotations_per_chunk() * 2
+    assert rows * (4 * model.config.bins + posterior.conditionals.row_floats) <= CHUNK_FLOATS * 1.01
