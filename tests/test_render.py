@@ -1,6 +1,9 @@
 """Promises of the renderer."""
 
+import hashlib
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -84,7 +87,7 @@ def test_one_compilation_serves_every_mesh_and_argument():
     for mesh in (bumpy_ball(8), bumpy_ball(8, "colours"), bumpy_ball(8, "texture", smooth=False), solid("tet").mesh):
         render(mesh, np.broadcast_to(I, (3, 3)), SMALL)
         render(mesh, I.astype(np.float32), SMALL, alpha=True, lights=np.ones(3), backgrounds=[1, 2, 3])
-    assert len(raster.draw.signatures) == 1
+    assert len(raster._draw.signatures) == 1
 
 
 @pytest.mark.parametrize("paint", ["plain", "colours", "texture"])
@@ -102,6 +105,17 @@ def test_numpy_draws_what_numba_draws(paint, smooth, settings):
     fast, slow = (render(mesh, q, settings, alpha=True, backend=b).astype(int) for b in ("numba", "numpy"))
     assert np.abs(fast - slow).max() <= 1
     assert fast.std() > 5
+
+
+def test_without_numba_numpy_draws():
+    code = (
+        "import sys, hashlib; sys.modules['numba'] = None;"
+        "import numpy as np; from aquamam.render import RenderSettings, render; from aquamam.solids import solid;"
+        "print(hashlib.sha256(render(solid('die').mesh, np.eye(3), RenderSettings(size=32))).hexdigest())"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    expected = render(solid("die").mesh, I, RenderSettings(size=32), backend="numpy")
+    assert printed == hashlib.sha256(expected).hexdigest()
 
 
 def test_quaternions_of_either_sign_and_matrices_give_one_image():

@@ -81,7 +81,8 @@ def _check(mesh: Mesh) -> None:
         "faces": mesh.faces.shape == (F, 3),
         "normals": mesh.normals is None or mesh.normals.shape == (F, 3, 3),
         "uv": mesh.uv is None or mesh.uv.shape == (F, 3, 2),
-        "texture": mesh.texture is None or (mesh.texture.ndim == 3 and mesh.texture.shape[2] == 3),
+        "texture": mesh.texture is None
+        or (mesh.texture.ndim == 3 and mesh.texture.shape[2] == 3 and mesh.texture.size > 0),
         "colours": mesh.colours is None or mesh.colours.shape in {(V, 3), (F, 3, 3)},
     }
     for field, holds in rules.items():
@@ -101,6 +102,9 @@ def _check(mesh: Mesh) -> None:
         )
     if mesh.faces.min() < 0 or mesh.faces.max() >= V:
         raise InputError(f"faces must name vertices 0 to {V - 1}, {mesh.name!r} names {int(mesh.faces.max())}.")
+    for field in ("uv", "normals"):
+        if (value := getattr(mesh, field)) is not None and not np.isfinite(value).all():
+            raise InputError(f"{field} must be finite, some of {mesh.name!r} are not; export the mesh again.")
     if (mesh.uv is None) != (mesh.texture is None):
         raise InputError(f"uv and texture come together, {mesh.name!r} has only one of them.")
 

@@ -1,4 +1,4 @@
-"""Triangles to pixels: one compiled loop over images, and its NumPy twin for where numba is missing.
+"""Triangles to pixels: one compiled loop over images; `raster_numpy` is its twin for where numba is missing.
 
 A camera sits at the origin of eye space and looks along -z; sample (row, column) sends the ray r = (x, y, -1).
 For a triangle with corners a, b, c in eye space
@@ -10,6 +10,7 @@ any depth, so that triangles need no clipping; and the two triangles on an edge 
 no sample falls between them. Attributes (normal, uv, colour) are linear in r up to the common divisor S.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, no_type_check
 
 import numpy as np
@@ -18,7 +19,7 @@ from aquamam.errors import InputError
 
 try:
     import numba
-except ImportError:  # pragma: no cover - the twin below is tested by name
+except ImportError:
     numba = None  # type: ignore[assignment]
 
 
@@ -63,7 +64,25 @@ class Lens(NamedTuple):
     supersample: int
 
 
+class Rays(NamedTuple):
+    """The rays (x, y, -1) of the samples, and the pixel that a column of samples belongs to."""
+
+    step: float
+    xs: np.ndarray
+    ys: np.ndarray
+    columns: np.ndarray
+
+    @classmethod
+    def of(cls, lens: Lens, out: np.ndarray) -> "Rays":
+        height, width = out.shape[1] * lens.supersample, out.shape[2] * lens.supersample
+        step = 2.0 * lens.tan_half_fov / height
+        xs = (np.arange(width) + (0.5 - 0.5 * width)) * step
+        ys = ((0.5 * height - 0.5) - np.arange(height)) * step
+        return cls(step, xs, ys, np.arange(width) // lens.supersample)
+
+
 TILE = 8  # samples along a side
+TINY = 1e-100  # of a triangle seen edge-on rounding leaves anything
 
 
 # Helpers that are called for every triangle or sample take numbers only: an array as an argument costs two atomic
@@ -85,30 +104,14 @@ def _edges(ax, ay, az, bx, by, bz, cx, cy, cz):
     wx, wy, wz = _cross(ax, ay, az, bx, by, bz)
     volume = ax * ux + ay * uy + az * uz
     s = 1.0 if volume > 0.0 else -1.0
-    return (
-        s * ux,
-        s * uy,
-        s * uz,
-        s * vx,
-        s * vy,
-        s * vz,
-        s * wx,
-        s * wy,
-        s * wz,
-        s * volume,
-        s,
-    )
+    return s * ux, s * uy, s * uz, s * vx, s * vy, s * vz, s * wx, s * wy, s * wz, s * volume, s
 
 
 @_compiled
 @no_type_check
 def _mix(a, b, c, e):
     """Plane of an attribute with values a, b, c at the corners."""
-    return (
-        a * e[0] + b * e[3] + c * e[6],
-        a * e[1] + b * e[4] + c * e[7],
-        a * e[2] + b * e[5] + c * e[8],
-    )
+    return (a * e[0] + b * e[3] + c * e[6], a * e[1] + b * e[4] + c * e[7], a * e[2] + b * e[5] + c * e[8])
 
 
 @_compiled
@@ -142,22 +145,16 @@ def _crossing(ex, ey, ez, step, middle):
 
     The two triangles on an edge hold its plane with opposite signs, which cancel here: they get equal numbers.
     """
-    if abs(ex) < 1e-200:  # along the row: the box decides
+    if abs(ex) < TINY:  # along the row: the box decides
         return 0.0, 0.0, -np.inf, np.inf
     scale = -1.0 / (ex * step)
-    return (
-        ey * scale,
-        middle - ez * scale,
-        0.0 if ex > 0.0 else -np.inf,
-        0.0 if ex < 0.0 else np.inf,
-    )
+    return (ey * scale, middle - ez * scale, 0.0 if ex > 0.0 else -np.inf, 0.0 if ex < 0.0 else np.inf)
 
 
 @_compiled
 @no_type_check
 def _raise_floor(depth, floor, left, right, top, bottom):
     """The smallest inverse depth of every tile, 0 where a sample is still empty."""
-    floor[:] = 0.0
     for i in range(top // TILE, bottom // TILE + 1):
         for j in range(left // TILE, right // TILE + 1):
             lowest = np.float32(np.inf)
@@ -184,26 +181,14 @@ def _cover(p, screen, faces, near, step, xs, ys, depth, owner, floor):
             _raise_floor(depth, floor, box_left, box_right, box_top, box_bottom)
         for f in range(faces.shape[0]):
             i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
-            ax, ay, az, bx, by, bz = (
-                p[i, 0],
-                p[i, 1],
-                p[i, 2],
-                p[j, 0],
-                p[j, 1],
-                p[j, 2],
-            )
+            ax, ay, az, bx, by, bz = p[i, 0], p[i, 1], p[i, 2], p[j, 0], p[j, 1], p[j, 2]
             cx, cy, cz = p[k, 0], p[k, 1], p[k, 2]
             if max(az, bz, cz) <= -near:
                 ux, uy, vx, vy = screen[i, 0], screen[i, 1], screen[j, 0], screen[j, 1]
                 wx, wy = screen[k, 0], screen[k, 1]
                 if ((vx - ux) * (wy - uy) - (wx - ux) * (vy - uy) < 0.0) != (turned_away == 1):
                     continue
-                x0, x1, y0, y1 = (
-                    min(ux, vx, wx),
-                    max(ux, vx, wx),
-                    min(uy, vy, wy),
-                    max(uy, vy, wy),
-                )
+                x0, x1, y0, y1 = min(ux, vx, wx), max(ux, vx, wx), min(uy, vy, wy), max(uy, vy, wy)
             elif min(az, bz, cz) <= -near and not turned_away:
                 x0, x1, y0, y1 = _near_box(ax, ay, az, bx, by, bz, cx, cy, cz, near)
             else:
@@ -225,11 +210,7 @@ def _cover(p, screen, faces, near, step, xs, ys, depth, owner, floor):
             if not volume > 0.0:
                 continue  # seen edge-on
             inverse = 1.0 / volume
-            dx, dy, dz = (
-                (ax + bx + cx) * inverse,
-                (ay + by + cy) * inverse,
-                (az + bz + cz) * inverse,
-            )
+            dx, dy, dz = (ax + bx + cx) * inverse, (ay + by + cy) * inverse, (az + bz + cz) * inverse
             a1, a0, a_lo, a_hi = _crossing(ax, ay, az, step, middle_x)
             b1, b0, b_lo, b_hi = _crossing(bx, by, bz, step, middle_x)
             c1, c0, c_lo, c_hi = _crossing(cx, cy, cz, step, middle_x)
@@ -250,65 +231,23 @@ def _cover(p, screen, faces, near, step, xs, ys, depth, owner, floor):
 
 @_compiled
 @no_type_check
-def _shade(
-    p,
-    scene,
-    light,
-    object_light,
-    background,
-    lens,
-    step,
-    xs,
-    ys,
-    owner,
-    box,
-    columns,
-    total,
-    image,
-):
+def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner, box, columns, total, image):
     """Colour every sample of its nearest face and average the samples of a pixel."""
-    faces, normals, uv, colours, texels, levels = (
-        scene[1],
-        scene[2],
-        scene[3],
-        scene[4],
-        scene[5],
-        scene[6],
-    )
-    smooth, textured, coloured = (
-        normals.shape[0] > 0,
-        levels.shape[0] > 0,
-        colours.shape[0] > 1,
-    )
+    faces, normals, uv, colours, texels, levels = scene[1], scene[2], scene[3], scene[4], scene[5], scene[6]
+    smooth, textured, coloured = normals.shape[0] > 0, levels.shape[0] > 0, colours.shape[0] > 1
     n, last = lens.supersample, levels.shape[0] - 1
     share = 1.0 / (n * n)
     lx, ly, lz = object_light
     left, right, top, bottom = box
     face, luminance, footprint = -1, 0.0, 0.0
-    red, green, blue = (
-        float(colours[0, 0, 0]),
-        float(colours[0, 0, 1]),
-        float(colours[0, 0, 2]),
-    )
-    sx, sy, sz = (
-        0.0,
-        0.0,
-        0.0,
-    )  # planes: of the divisor S, of the normal, of uv or colour
-    nxx, nxy, nxz, nyx, nyy, nyz, nzx, nzy, nzz = (
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-    )
+    red, green, blue = float(colours[0, 0, 0]), float(colours[0, 0, 1]), float(colours[0, 0, 2])
+    sx, sy, sz = 0.0, 0.0, 0.0  # planes: of the divisor S, of the normal, of uv or colour
+    nxx, nxy, nxz, nyx, nyy, nyz, nzx, nzy, nzz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     fx, fy, fz, gx, gy, gz, hx, hy, hz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for row in range(top // n, bottom // n + 1):
-        total[:] = 0.0
+        for column in range(total.shape[0]):
+            for channel in range(4):
+                total[column, channel] = 0.0
         for y in range(row * n, row * n + n):
             ry = ys[y]
             start = left
@@ -323,98 +262,38 @@ def _shade(
                 if f != face:
                     face = f
                     i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
-                    e = _edges(
-                        p[i, 0],
-                        p[i, 1],
-                        p[i, 2],
-                        p[j, 0],
-                        p[j, 1],
-                        p[j, 2],
-                        p[k, 0],
-                        p[k, 1],
-                        p[k, 2],
-                    )
+                    e = _edges(p[i, 0], p[i, 1], p[i, 2], p[j, 0], p[j, 1], p[j, 2], p[k, 0], p[k, 1], p[k, 2])
                     s = -e[10]  # turns normals towards the viewer: faces have two sides
-                    sx, sy, sz = (
-                        e[0] + e[3] + e[6],
-                        e[1] + e[4] + e[7],
-                        e[2] + e[5] + e[8],
-                    )
+                    sx, sy, sz = e[0] + e[3] + e[6], e[1] + e[4] + e[7], e[2] + e[5] + e[8]
                     if smooth:
-                        nxx, nxy, nxz = _mix(
-                            s * normals[f, 0, 0],
-                            s * normals[f, 1, 0],
-                            s * normals[f, 2, 0],
-                            e,
-                        )
-                        nyx, nyy, nyz = _mix(
-                            s * normals[f, 0, 1],
-                            s * normals[f, 1, 1],
-                            s * normals[f, 2, 1],
-                            e,
-                        )
-                        nzx, nzy, nzz = _mix(
-                            s * normals[f, 0, 2],
-                            s * normals[f, 1, 2],
-                            s * normals[f, 2, 2],
-                            e,
-                        )
+                        nxx, nxy, nxz = _mix(s * normals[f, 0, 0], s * normals[f, 1, 0], s * normals[f, 2, 0], e)
+                        nyx, nyy, nyz = _mix(s * normals[f, 0, 1], s * normals[f, 1, 1], s * normals[f, 2, 1], e)
+                        nzx, nzy, nzz = _mix(s * normals[f, 0, 2], s * normals[f, 1, 2], s * normals[f, 2, 2], e)
                     else:  # (sx, sy, sz) is the face's normal away from the viewer
                         cosine = -(sx * light[0] + sy * light[1] + sz * light[2])
-                        cosine /= np.sqrt(sx * sx + sy * sy + sz * sz)
+                        cosine /= np.sqrt(max(sx * sx + sy * sy + sz * sz, TINY))
                         luminance = lens.ambient + lens.diffuse * max(cosine, 0.0)
                     if textured:
-                        fx, fy, fz = _mix(
-                            float(uv[f, 0, 0]),
-                            float(uv[f, 1, 0]),
-                            float(uv[f, 2, 0]),
-                            e,
-                        )
-                        gx, gy, gz = _mix(
-                            float(uv[f, 0, 1]),
-                            float(uv[f, 1, 1]),
-                            float(uv[f, 2, 1]),
-                            e,
-                        )
+                        fx, fy, fz = _mix(float(uv[f, 0, 0]), float(uv[f, 1, 0]), float(uv[f, 2, 0]), e)
+                        gx, gy, gz = _mix(float(uv[f, 0, 1]), float(uv[f, 1, 1]), float(uv[f, 2, 1]), e)
                         mx, my, mz = _cross(fx, fy, fz, gx, gy, gz)
                         jacobian = abs(sx * mx + sy * my + sz * mz)  # d(u, v) / d(x, y) = jacobian / S^3
                         footprint = jacobian * step * step * (levels[0, 1] * levels[0, 2])
                     elif coloured:
-                        fx, fy, fz = _mix(
-                            float(colours[f, 0, 0]),
-                            float(colours[f, 1, 0]),
-                            float(colours[f, 2, 0]),
-                            e,
-                        )
-                        gx, gy, gz = _mix(
-                            float(colours[f, 0, 1]),
-                            float(colours[f, 1, 1]),
-                            float(colours[f, 2, 1]),
-                            e,
-                        )
-                        hx, hy, hz = _mix(
-                            float(colours[f, 0, 2]),
-                            float(colours[f, 1, 2]),
-                            float(colours[f, 2, 2]),
-                            e,
-                        )
+                        fx, fy, fz = _mix(float(colours[f, 0, 0]), float(colours[f, 1, 0]), float(colours[f, 2, 0]), e)
+                        gx, gy, gz = _mix(float(colours[f, 0, 1]), float(colours[f, 1, 1]), float(colours[f, 2, 1]), e)
+                        hx, hy, hz = _mix(float(colours[f, 0, 2]), float(colours[f, 1, 2]), float(colours[f, 2, 2]), e)
                 for x in range(start, stop):
                     rx = xs[x]
                     if smooth:
-                        nx, ny, nz = (
-                            nxx * rx + nxy * ry - nxz,
-                            nyx * rx + nyy * ry - nyz,
-                            nzx * rx + nzy * ry - nzz,
-                        )
+                        nx, ny, nz = nxx * rx + nxy * ry - nxz, nyx * rx + nyy * ry - nyz, nzx * rx + nzy * ry - nzz
                         norm = np.sqrt(nx * nx + ny * ny + nz * nz)
                         cosine = (nx * lx + ny * ly + nz * lz) / norm if norm > 0.0 else 0.0
                         luminance = lens.ambient + lens.diffuse * max(cosine, 0.0)
                     if textured:
-                        inverse = 1.0 / (sx * rx + sy * ry - sz)
-                        u, v = (
-                            (fx * rx + fy * ry - fz) * inverse,
-                            (gx * rx + gy * ry - gz) * inverse,
-                        )
+                        divisor = sx * rx + sy * ry - sz
+                        inverse = 1.0 / divisor if divisor > TINY else 0.0
+                        u, v = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
                         u, v = u - np.floor(u), v - np.floor(v)
                         # Trilinear: between the two levels whose texels match the texels that the sample covers.
                         area, level = footprint * inverse * inverse * inverse, 0
@@ -426,15 +305,11 @@ def _shade(
                         for weight in (finer, 1.0 - finer):
                             if weight == 0.0:
                                 break
-                            offset, height, width = (
-                                levels[level, 0],
-                                levels[level, 1],
-                                levels[level, 2],
-                            )
+                            offset, height, width = levels[level, 0], levels[level, 1], levels[level, 2]
                             tx, ty = u * width - 0.5, (1.0 - v) * height - 0.5
                             bx, by = np.floor(tx), np.floor(ty)
                             i0, j0 = int(bx), int(by)
-                            wx, wy = int((tx - bx) * 64.0), int((ty - by) * 64.0)
+                            wx, wy = int((tx - bx) * 64.0 + 0.5), int((ty - by) * 64.0 + 0.5)
                             i1 = i0 + 1 if i0 + 1 < width else 0
                             j1 = offset + (j0 + 1 if j0 + 1 < height else 0) * width
                             i0 = i0 if i0 >= 0 else width - 1
@@ -442,20 +317,15 @@ def _shade(
                             # Three colours in one integer: weights in 64ths add to 4096, and 255 * 4096 < 2^20.
                             upper = texels[j0 + i0] * (64 - wx) + texels[j0 + i1] * wx
                             lower = texels[j1 + i0] * (64 - wx) + texels[j1 + i1] * wx
-                            packed, weight = (
-                                upper * (64 - wy) + lower * wy,
-                                weight * (1.0 / 4096.0),
-                            )
+                            packed, weight = upper * (64 - wy) + lower * wy, weight * (1.0 / 4096.0)
                             red += weight * (packed & 0xFFFFF)
                             green += weight * (packed >> 20 & 0xFFFFF)
                             blue += weight * (packed >> 40)
                             level += 1
                     elif coloured:
-                        inverse = 1.0 / (sx * rx + sy * ry - sz)
-                        red, green = (
-                            (fx * rx + fy * ry - fz) * inverse,
-                            (gx * rx + gy * ry - gz) * inverse,
-                        )
+                        divisor = sx * rx + sy * ry - sz
+                        inverse = 1.0 / divisor if divisor > TINY else 0.0
+                        red, green = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
                         blue = (hx * rx + hy * ry - hz) * inverse
                     pixel = columns[x]
                     total[pixel, 0] += min(red * luminance, 255.0)
@@ -475,28 +345,17 @@ def _shade(
 
 @_compiled
 @no_type_check
-def draw(scene, views, lens, out):
-    """Draw n images into `out` (n, height, width, 3 or 4), uint8; a fourth channel takes the coverage."""
-    n = lens.supersample
-    height, width = out.shape[1] * n, out.shape[2] * n
-    step = 2.0 * lens.tan_half_fov / height
-    xs = (np.arange(width) + (0.5 - 0.5 * width)) * step
-    ys = ((0.5 * height - 0.5) - np.arange(height)) * step
-    depth, owner = (
-        np.zeros((height, width), np.float32),
-        np.full((height, width), -1, np.int32),
-    )
-    columns, total = np.arange(width) // n, np.zeros((out.shape[2], 4))
-    floor = np.zeros((height // TILE + 1, width // TILE + 1), np.float32)
+def _draw(scene, views, lens, rays, out):
+    """`draw`, compiled."""
+    step, xs, ys, columns = rays
+    height, width = ys.shape[0], xs.shape[0]
+    depth, owner = np.zeros((height, width), np.float32), np.full((height, width), -1, np.int32)
+    floor, total = np.zeros((height // TILE + 1, width // TILE + 1), np.float32), np.zeros((out.shape[2], 4))
     vertices = scene.vertices
     p, screen = np.empty((vertices.shape[0], 3)), np.empty((vertices.shape[0], 2))
     for index in range(out.shape[0]):
-        R, light, background, image = (
-            views.rotations[index],
-            views.lights[index],
-            views.backgrounds[index],
-            out[index],
-        )
+        R, light = views.rotations[index], views.lights[index]
+        background, image = views.backgrounds[index], out[index]
         for k in range(vertices.shape[0]):
             x, y, z = vertices[k, 0], vertices[k, 1], vertices[k, 2]
             p[k, 0] = R[0, 0] * x + R[0, 1] * y + R[0, 2] * z
@@ -506,192 +365,36 @@ def draw(scene, views, lens, out):
         lx = R[0, 0] * light[0] + R[1, 0] * light[1] + R[2, 0] * light[2]
         ly = R[0, 1] * light[0] + R[1, 1] * light[1] + R[2, 1] * light[2]
         lz = R[0, 2] * light[0] + R[1, 2] * light[1] + R[2, 2] * light[2]
-        for channel in range(image.shape[2]):
-            image[:, :, channel] = background[channel] if channel < 3 else 0
+        for y in range(image.shape[0]):
+            for x in range(image.shape[1]):
+                for channel in range(image.shape[2]):
+                    image[y, x, channel] = background[channel] if channel < 3 else 0
         box = _cover(p, screen, scene.faces, lens.near, step, xs, ys, depth, owner, floor)
-        _shade(
-            p,
-            scene,
-            light,
-            (lx, ly, lz),
-            background,
-            lens,
-            step,
-            xs,
-            ys,
-            owner,
-            box,
-            columns,
-            total,
-            image,
-        )
-        left, right, top, bottom = box
-        if left <= right:
-            depth[top : bottom + 1, left : right + 1] = 0.0
-            owner[top : bottom + 1, left : right + 1] = -1
+        _shade(p, scene, light, (lx, ly, lz), background, lens, step, xs, ys, owner, box, columns, total, image)
+        for y in range(box[2], box[3] + 1):
+            for x in range(box[0], box[1] + 1):
+                depth[y, x], owner[y, x] = 0.0, -1
 
 
-def _columns(v):
-    return v[..., 0], v[..., 1], v[..., 2]
+def draw(scene: Scene, views: Views, lens: Lens, out: np.ndarray) -> None:
+    """Draw n images into `out` (n, height, width, 3 or 4), uint8; a fourth channel takes the coverage."""
+    rays = Rays.of(lens, out)
+    for _ in range(16):
+        try:
+            return _draw(scene, views, lens, rays, out)
+        except OSError:  # the cache cannot be written, say a full disk; what was compiled stays in memory, so go on
+            continue
+    return _draw(scene, views, lens, rays, out)
 
 
-def _cover_numpy(p, E, volume, faces, near, step, xs, ys):
-    """`_cover`, one face after another."""
-    height, width = len(ys), len(xs)
-    depth, owner = (
-        np.zeros((height, width), np.float32),
-        np.full((height, width), -1, np.int32),
-    )
-    middle_x, middle_y, per_step = 0.5 * width - 0.5, 0.5 * height - 0.5, 1.0 / step
-    z = -p[faces][..., 2]
-    with np.errstate(all="ignore"):
-        corners = -p[faces][..., :2] / p[faces][..., 2:]
-        low, high = corners.min(1), corners.max(1)
-        u, v, w = corners.swapaxes(0, 1)
-        turn = (v[:, 0] - u[:, 0]) * (w[:, 1] - u[:, 1]) - (w[:, 0] - u[:, 0]) * (v[:, 1] - u[:, 1])
-        for f in np.flatnonzero((z.min(1) < near) & (z.max(1) >= near)):
-            (low[f, 0], high[f, 0], low[f, 1], high[f, 1]) = _plain(_near_box)(*p[faces[f]].ravel(), near)
-        left = np.ceil(np.clip(low[:, 0] * per_step + middle_x - 0.01, 0, width))
-        right = np.floor(np.clip(high[:, 0] * per_step + middle_x + 0.01, -1, width - 1))
-        top = np.ceil(np.clip(middle_y - high[:, 1] * per_step, 0, height))
-        bottom = np.floor(np.clip(middle_y - low[:, 1] * per_step, -1, height - 1))
-        D = (E[:, 0] + E[:, 1] + E[:, 2]) * (1.0 / volume)[:, None]
-        level = np.abs(E[..., 0]) < 1e-200
-        scale = -1.0 / (E[..., 0] * step)
-        slope, rest = (
-            np.where(level, 0.0, E[..., 1] * scale),
-            np.where(level, 0.0, middle_x - E[..., 2] * scale),
-        )
-    to_left = np.where(level | (E[..., 0] < 0), -np.inf, 0.0)
-    to_right = np.where(level | (E[..., 0] > 0), np.inf, 0.0)
-    drawn = np.flatnonzero((z.max(1) >= near) & (left <= right) & (top <= bottom) & (volume > 0))
-    turned_away = ((turn < 0) & (z.min(1) >= near))[drawn]
-    for f in (*drawn[~turned_away], *drawn[turned_away]):
-        rows, cols = (
-            slice(int(top[f]), int(bottom[f]) + 1),
-            slice(int(left[f]), int(right[f]) + 1),
-        )
-        cut = slope[f] * ys[rows, None] + rest[f]
-        lo, hi = (
-            np.ceil((cut + to_left[f]).max(1)),
-            np.floor((cut + to_right[f]).min(1)),
-        )
-        inverse = (D[f, 0] * xs[cols] + (D[f, 1] * ys[rows, None] - D[f, 2])).astype(np.float32)
-        x = np.arange(cols.start, cols.stop)
-        won = (x >= lo[:, None]) & (x <= hi[:, None]) & (inverse > depth[rows, cols]) & (inverse <= 1.0 / near)
-        depth[rows, cols][won] = inverse[won]
-        owner[rows, cols][won] = f
-    return owner
-
-
-def _texture_numpy(scene, u, v, area):
-    """Trilinear texture of many samples."""
-    last = len(scene.levels) - 1
-    u, v = u - np.floor(u), v - np.floor(v)
-    level = np.zeros(len(u), int)
-    for _ in range(last):
-        more = (area > 4.0) & (level < last)
-        area, level = np.where(more, area * 0.25, area), level + more
-    finer = np.where(level < last, np.clip((4.0 - area) / 3.0, 0.0, 1.0), 1.0)
-    colour = np.zeros((len(u), 3))
-    for weight, at in ((finer, level), (1.0 - finer, np.minimum(level + 1, last))):
-        offset, height, width = scene.levels[at].T
-        tx, ty = u * width - 0.5, (1.0 - v) * height - 0.5
-        i, j = np.floor(tx).astype(int), np.floor(ty).astype(int)
-        wx, wy = ((tx - i) * 64.0).astype(int), ((ty - j) * 64.0).astype(int)
-        i1, j1 = (i + 1) % width, offset + (j + 1) % height * width
-        i0, j0 = i % width, offset + j % height * width
-        upper = scene.texels[j0 + i0] * (64 - wx) + scene.texels[j0 + i1] * wx
-        lower = scene.texels[j1 + i0] * (64 - wx) + scene.texels[j1 + i1] * wx
-        packed = upper * (64 - wy) + lower * wy
-        colour += (weight / 4096.0)[:, None] * np.stack([packed & 0xFFFFF, packed >> 20 & 0xFFFFF, packed >> 40], -1)
-    return colour
-
-
-def _shade_numpy(scene, E, turn, light, object_light, lens, step, x, y, f):
-    """Colours of samples on rays (x, y, -1) that see faces f."""
-
-    def at(values):  # an attribute of the corners, at the samples, times the divisor S
-        planes = values[:, 0, None] * E[:, 0] + values[:, 1, None] * E[:, 1] + values[:, 2, None] * E[:, 2]
-        return planes, planes[f, 0] * x + planes[f, 1] * y - planes[f, 2]
-
-    ones, divisor = at(np.ones((len(E), 3)))
-    if len(scene.normals):
-        normal = np.stack([at(turn[:, None] * scene.normals[..., k])[1] for k in range(3)], -1)
-        cosine = normal @ object_light / np.maximum(np.sqrt((normal * normal).sum(-1)), 1e-300)
-    else:
-        cosine = (-(ones @ light) / np.maximum(np.sqrt((ones * ones).sum(-1)), 1e-300))[f]
-    if len(scene.levels):
-        (planes_u, u), (planes_v, v) = (at(scene.uv[..., k].astype(float)) for k in range(2))
-        jacobian = np.abs((ones * np.cross(planes_u, planes_v)).sum(-1))
-        footprint = jacobian * step * step * (scene.levels[0, 1] * scene.levels[0, 2])
-        colour = _texture_numpy(scene, u / divisor, v / divisor, footprint[f] / divisor**3)
-    elif len(scene.colours) > 1:
-        colour = np.stack([at(scene.colours[..., k].astype(float))[1] / divisor for k in range(3)], -1)
-    else:
-        colour = scene.colours[0, 0].astype(float)
-    return np.minimum(colour * (lens.ambient + lens.diffuse * np.maximum(cosine, 0.0))[:, None], 255.0)
-
-
-def draw_numpy(scene, views, lens, out):
-    """`draw` without numba: the same pictures within one level, many times slower."""
-    n = lens.supersample
-    height, width = out.shape[1] * n, out.shape[2] * n
-    step = 2.0 * lens.tan_half_fov / height
-    xs = (np.arange(width) + (0.5 - 0.5 * width)) * step
-    ys = ((0.5 * height - 0.5) - np.arange(height)) * step
-    for R, light, background, image in zip(views.rotations, views.lights, views.backgrounds, out, strict=True):
-        x, y, z = _columns(scene.vertices)
-        p = np.stack([R[k, 0] * x + R[k, 1] * y + R[k, 2] * z for k in range(3)], -1)
-        p[:, 2] -= lens.distance
-        a, b, c = (p[scene.faces[:, k]] for k in range(3))
-        E = np.stack(
-            [np.stack(_plain(_cross)(*_columns(s), *_columns(t)), -1) for s, t in ((b, c), (c, a), (a, b))],
-            1,
-        )
-        volume = a[:, 0] * E[:, 0, 0] + a[:, 1] * E[:, 0, 1] + a[:, 2] * E[:, 0, 2]
-        sign = np.where(volume > 0, 1.0, -1.0)
-        E, volume = E * sign[:, None, None], volume * sign
-        owner = _cover_numpy(p, E, volume, scene.faces, lens.near, step, xs, ys)
-        row, column = np.nonzero(owner >= 0)
-        samples = np.empty((height, width, 3))
-        samples[:] = background
-        samples[row, column] = _shade_numpy(
-            scene,
-            E,
-            -sign,
-            light,
-            R.T @ light,
-            lens,
-            step,
-            xs[column],
-            ys[row],
-            owner[row, column],
-        )
-        shape = (height // n, n, width // n, n, 3)
-        image[..., :3] = (samples.reshape(shape).mean((1, 3)).clip(0, 255) + 0.5).astype(np.uint8)
-        if image.shape[2] == 4:
-            image[..., 3] = ((owner >= 0).reshape(shape[:4]).mean((1, 3)) * 255 + 0.5).astype(np.uint8)
-
-
-def _plain(function):
-    return getattr(function, "py_func", function)
-
-
-def loop(backend: str):
+def loop(backend: str) -> Callable[[Scene, Views, Lens, np.ndarray], None]:
     """The drawing loop of that name."""
     if backend not in {"auto", "numba", "numpy"}:
         raise InputError(f"backend must be 'auto', 'numba' or 'numpy', got {backend!r}.")
     if backend == "numba" and numba is None:
         raise InputError("backend 'numba' needs numba, which is not installed; try: pip install numba.")
-    return draw_numpy if backend == "numpy" or numba is None else _draw_saved
+    if backend == "numpy" or numba is None:
+        from aquamam.raster_numpy import draw_numpy
 
-
-def _draw_saved(scene, views, lens, out):
-    """`draw`, also where the cache cannot be written: every attempt leaves one more function compiled in memory."""
-    for _ in range(16):
-        try:
-            return draw(scene, views, lens, out)
-        except OSError:  # a full disk, or a folder that looked writable
-            continue
-    return draw(scene, views, lens, out)
+        return draw_numpy
+    return draw

@@ -1,0 +1,155 @@
+"""Promises of the solids: what they show, and which rotations leave them alone."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import label
+from scipy.spatial.transform import Rotation
+
+from aquamam.errors import InputError
+from aquamam.render import RenderSettings, render
+from aquamam.rotations import multiply
+from aquamam.solids import DIE_FACES, NAMES, solid
+from aquamam.symmetry import SymmetryGroup
+
+SMALL = RenderSettings(size=64)
+FACE_ALIGNED = Rotation.create_group("O").as_matrix()
+
+
+def rotations(n: int, seed: int = 0) -> torch.Tensor:
+    return torch.tensor(Rotation.random(n, random_state=seed).as_quat())
+
+
+def difference(name: str, q: torch.Tensor, others: torch.Tensor) -> np.ndarray:
+    """Mean over the pixels of the largest difference of a channel, q (n, 4) against others (n, e, 4), as (n, e)."""
+    mesh = solid(name).mesh
+    images, seen = render(mesh, q, SMALL).astype(int), render(mesh, others, SMALL).astype(int)
+    return np.abs(seen - images[:, None]).max(-1).mean((-1, -2))
+
+
+def turns(group: SymmetryGroup, q: torch.Tensor, count: int = 11) -> torch.Tensor:
+    """Equivalents; 11 a turn do not map the 360 facets of a round solid to one another."""
+    return group.equivalents(q, count=count)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equivalent_rotations_look_the_same(name):
+    q = rotations(5)
+    others = turns(solid(name).symmetry, q)
+    mesh = solid(name).mesh
+    gap = np.abs(render(mesh, others, SMALL).astype(int) - render(mesh, q, SMALL).astype(int)[:, None]).max(-1)
+    assert (gap > 1).mean() < 1e-4  # a sample on the outline of a round solid may fall to either side
+    assert gap.mean() < 0.02
+
+
+ORDERS = {"tet": 12, "cube": 24, "icosa": 60, "tetX": 3, "die": 1, "cylO": 1, "sphereX": 1}
+
+
+@pytest.mark.parametrize(("name", "order"), ORDERS.items())
+def test_discrete_groups_have_their_order(name, order):
+    assert solid(name).symmetry.order == order
+
+
+@pytest.mark.parametrize(("name", "flips"), [("cone", False), ("cyl", True), ("cylinder", True)])
+def test_round_solids_have_an_axis_and_cylinders_a_flip(name, flips):
+    group = solid(name).symmetry
+    assert group.axis is not None
+    assert len(group.elements) == (2 if flips else 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_other_rotation_looks_the_same_from_everywhere(name):
+    group = solid(name).symmetry
+    q = rotations(12, seed=1)  # views
+    g = rotations(40, seed=2)  # candidates
+    far = group.distance(torch.tensor([[0.0, 0, 0, 1]], dtype=torch.float64), g) > 0.15
+    moved = multiply(q[:, None], g[far])
+    assert (difference(name, q, moved).max(0) > 0.5).all()
+
+
+@pytest.mark.parametrize(("marked", "plain"), [("tetX", "tet"), ("cylO", "cyl")])
+def test_a_mark_breaks_exactly_the_symmetries_that_move_it(marked, plain):
+    q = rotations(16, seed=3)
+    whole = turns(solid(plain).symmetry, q, count=12)
+    kept = solid(marked).symmetry
+    stays = kept.distance(q[:, None], whole).numpy()[0] < 1e-6
+    gaps = difference(marked, q, whole).max(0)  # some view shows the mark
+    assert stays.sum() == kept.order
+    assert (gaps[stays] < 0.02).all()
+    assert (gaps[~stays] > 0.5).all()
+    assert (difference(plain, q, whole) < 0.02).all()
+
+
+def test_the_marks_on_the_sphere_are_all_that_shows_its_rotation():
+    seen = render(solid("sphereX").mesh, rotations(60, seed=4), SMALL).astype(int)
+    plain = seen[np.argsort(-seen.min((1, 2, 3)))[:10]]  # those that turn the marks away
+    assert np.abs(plain - plain[0]).max(-1).mean() < 0.05
+    assert (np.abs(seen - plain[0]).max(-1).mean((1, 2)) > 1).sum() > 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_rotation_leaves_the_view(name):
+    covered = render(solid(name).mesh, rotations(40), SMALL, alpha=True)[..., 3] > 0
+    assert not covered[:, [0, -1]].any()
+    assert not covered[:, :, [0, -1]].any()
+    assert covered.mean() > 0.1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_faces_look_outwards(name):
+    corners = solid(name).mesh.vertices[solid(name).mesh.faces]
+    a, b, c = corners.swapaxes(0, 1)
+    assert ((np.cross(b - a, c - a) * corners.mean(1)).sum(-1) > 0).all()
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(InputError, match=r"die, cylinder, tet, .*got 'dice'"):
+        solid("dice")
+
+
+# --- the die ----------------------------------------------------------------------------------------------------------
+
+
+def number_towards(R: np.ndarray, direction: tuple[int, int, int]) -> int:
+    return max(DIE_FACES, key=lambda number: (R @ np.array(DIE_FACES[number][0])) @ np.array(direction))
+
+
+def pips(image: np.ndarray) -> int:
+    """White spots that touch no edge of the image: the background does."""
+    labels, n = label(image[..., 1] > 110)
+    edge = set(np.unique(np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]]))) - {0}
+    return n - len(edge)
+
+
+def test_five_faces_the_camera_at_identity():
+    assert number_towards(np.eye(3), (0, 0, 1)) == 5
+    assert pips(render(solid("die").mesh, np.eye(3), SMALL)) == 5
+
+
+def test_opposite_faces_add_to_seven():
+    for number, (normal, _, _) in DIE_FACES.items():
+        assert DIE_FACES[7 - number][0] == tuple(-x for x in normal)
+
+
+def test_one_two_three_run_counter_clockwise_about_their_corner():
+    assert np.linalg.det(np.array([DIE_FACES[k][0] for k in (1, 2, 3)])) == pytest.approx(1)
+
+
+def test_every_face_shows_its_number_of_pips_at_64_pixels():
+    images = render(solid("die").mesh, FACE_ALIGNED, SMALL)
+    assert [pips(image) for image in images] == [number_towards(R, (0, 0, 1)) for R in FACE_ALIGNED]
+
+
+def test_three_visible_faces_show_the_sum_of_their_pips():
+    tilt = Rotation.from_euler("xy", [38, -40], degrees=True).as_matrix()  # front, top and right are all in view
+    images = render(solid("die").mesh, tilt @ FACE_ALIGNED, RenderSettings(size=160, ambient=1, diffuse=0.0))
+    sides = ((0, 0, 1), (0, 1, 0), (1, 0, 0))
+    sums = [sum(number_towards(R, side) for side in sides) for R in FACE_ALIGNED]
+    assert [pips(image) for image in images] == sums
+
+
+@pytest.mark.parametrize(("number", "alike"), [(1, 4), (2, 2), (3, 2), (4, 4), (5, 4), (6, 2)])
+def test_a_face_alone_has_as_many_equivalents_as_its_pattern(number, alike):
+    facing = np.stack([R for R in FACE_ALIGNED if number_towards(R, (0, 0, 1)) == number])
+    images = render(solid("die").mesh, facing, SMALL).astype(int)
+    assert (np.abs(images - images[0]).max(-1).mean((1, 2)) < 0.05).sum() == alike
