@@ -168,6 +168,8 @@ def decode_image(source: bytes | Path, name: str, size: int | None = None) -> UI
     """An image file's pixels as RGB, resized if asked; anything wrong with it is an UnreadableExample."""
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
+            if size is not None:
+                file.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction of its size
             return np.asarray(fit(to_rgb(file), size))
     except FileNotFoundError as error:
         raise UnreadableExample(f"image {name} is missing; restore it, or skip unreadable examples.") from error

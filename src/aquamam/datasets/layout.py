@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 from PIL import Image
 
+from aquamam import __version__
 from aquamam.errors import InputError
 
 FORMAT = "aquamam-dataset"
@@ -36,6 +37,7 @@ class Manifest:
 
     format: str = FORMAT
     version: int = VERSION
+    writer: str = f"aquamam {__version__}"  # another release may draw another pixel
     objects: list[dict[str, Any]]  # name, mesh (its hash), symmetry; example i shows objects[i % len(objects)]
     settings: dict[str, Any]  # of the renderer
     seed: int
@@ -85,6 +87,7 @@ class Manifest:
             "seed": self.seed,
             "shard_size": self.shard_size,
             "encoding": self.encoding,
+            "writer": self.writer,
         }
 
     def to_bytes(self) -> bytes:
