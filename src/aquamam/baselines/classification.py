@@ -1,0 +1,82 @@
+r"""Direct classification on the equivolumetric grid: the explicit version of IPDF, with an exact density.
+
+A linear head gives each of the $72 · 8^k$ cells a probability P, and the density is P over the cell's volume $π^2 / (72 · 8^k)$.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from aquamam.baselines.baseline import Baseline
+from aquamam.baselines.directional import draw_category
+from aquamam.baselines.encoders import EncoderConfig
+from aquamam.distribution import RotationDistribution, TopK
+from aquamam.errors import InputError
+from aquamam.grid import cell_volume, grid_cell_of, grid_points, grid_size, random_in_cell
+from aquamam.images import ImageInput
+
+MAX_LEVEL = 4  # 294,912 classes; the next level has 2.4 million, which is why IPDF exists
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationConfig(EncoderConfig):
+    """Everything a checkpoint needs to rebuild the network."""
+
+    level: int = 2  # of the grid: 72, 576, 4,608, 36,864 or 294,912 cells
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.level <= MAX_LEVEL:
+            raise InputError(f"level must be 0 to {MAX_LEVEL} for a classifier of grid cells, got {self.level}.")
+
+
+class Classification(Baseline):
+    """One logit a cell."""
+
+    kind = "classification"
+    config: ClassificationConfig
+
+    def __init__(self, config: ClassificationConfig):
+        super().__init__(config)
+        self.head = nn.Linear(config.features, grid_size(config.level))
+
+    def forward(self, images: ImageInput) -> "CellProbabilities":
+        return CellProbabilities(self.head(self.encoder(images)).log_softmax(-1), self.config.level)
+
+
+class CellProbabilities(RotationDistribution):
+    """A density that is constant on each cell of the grid."""
+
+    def __init__(self, log_p: Float[Tensor, "batch cells"], level: int):
+        super().__init__(len(log_p), ceiling=-math.log(cell_volume(level)))
+        self.log_p, self.level = log_p, level
+
+    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        cell = grid_cell_of(q, self.level)
+        return self.log_p.gather(-1, cell.T).T.double() - math.log(cell_volume(self.level))
+
+    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+        cell = draw_category(self.log_p, count, generator)
+        return random_in_cell(cell, self.level, generator=generator, dtype=torch.float32)
+
+    def _mode(self) -> Float[Tensor, "batch 4"]:
+        """The centre of the most probable cell."""
+        return grid_points(self.log_p.argmax(-1), self.level, dtype=torch.float32)
+
+    def topk(self, k: int) -> TopK:
+        """The centres of the k most probable cells and their log-probabilities."""
+        if k < 1:
+            raise InputError(f"k must be a positive whole number, got {k}.")
+        best = self.log_p.detach().topk(min(k, self.log_p.shape[-1]), dim=-1)
+        q = grid_points(best.indices.T, self.level, dtype=torch.float32)
+        found = len(q)
+        if not self.batch_shape:
+            return TopK(q[:, 0], best.values[0])
+        shape = (found, *([1] * (len(self.batch_shape) - 1)), self._batch)
+        return TopK(
+            q.reshape(*shape, 4).expand(found, *self.batch_shape, 4),
+            best.values.T.reshape(shape).expand(found, *self.batch_shape),
+        )
