@@ -1,0 +1,249 @@
+r"""Von Mises posteriors on Euler angles (Prokudin et al. 2018): a finite mixture, and an infinite one as a conditional VAE.
+
+A component is a product of three von Mises distributions, one an angle, their means written as biternions (cos, sin). It lives on the
+torus of angles $(α, β, γ)$, which covers the rotations twice: $(α + π, π - β, γ + π)$ is the same one. The volume element is
+$dV = \tfrac18 |\cos β| \, dα \, dβ \, dγ$ (of $π^2$ in all), so the density of rotations is
+
+$$p(q) = \frac{8}{|\cos β|} (f(α, β, γ) + f(α + π, π - β, γ + π)),$$
+
+which integrates to one exactly and grows without bound at gimbal lock, $\cos β = 0$: a flaw of the chart that belongs to the system.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from aquamam.baselines.baseline import Baseline, ConditionedMLP, best_draw, head, minus_mean
+from aquamam.baselines.directional import draw_category, draw_normal, log_von_mises, sample_von_mises
+from aquamam.baselines.encoders import EncoderConfig, require_positive
+from aquamam.cells import SMALLEST
+from aquamam.distribution import CHUNK_FLOATS, RotationDistribution
+from aquamam.errors import InputError
+from aquamam.images import ImageInput
+from aquamam.rotations import as_unit_quat, euler_to_quat, quat_to_euler, quat_to_matrix
+
+MAX_CONCENTRATION = 1e8  # a spread of 0.006 degrees
+
+
+@dataclass(frozen=True, kw_only=True)
+class VonMisesConfig(EncoderConfig):
+    """Everything a checkpoint needs to rebuild the network."""
+
+    components: int = 16
+    euler: str = "YXZ"  # three different axes in SciPy's notation; the paper's data is written in these
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "components")
+        _check_euler(self.euler)
+
+
+def _check_euler(euler: str) -> None:
+    if sorted(euler.upper()) != ["X", "Y", "Z"] or not (euler.isupper() or euler.islower()):
+        raise InputError(f'euler must name three different axes in one case, got {euler!r}; "YXZ" is the paper\'s.')
+
+
+class VonMises(Baseline):
+    """A linear head gives each component a weight, three biternions and three log concentrations."""
+
+    kind = "vonmises"
+    config: VonMisesConfig
+
+    def __init__(self, config: VonMisesConfig):
+        super().__init__(config)
+        self.head = head(config.features, 10 * config.components)
+        with torch.no_grad():  # means start spread over all rotations, concentrations at 1
+            self.head.bias.view(config.components, 10)[:, 1:7] = torch.randn(config.components, 6)
+
+    def forward(self, images: ImageInput) -> "VonMisesMixture":
+        outputs = self.head(self.encoder(images)).unflatten(-1, (self.config.components, 10)).double()
+        return VonMisesMixture(outputs[..., 0].log_softmax(-1), *_angles(outputs[..., 1:]), self.config.euler)
+
+
+def _angles(outputs: Float[Tensor, "*batch 9"]) -> tuple[Float[Tensor, "*batch 3"], Float[Tensor, "*batch 3"]]:
+    """Means and concentrations of three angles from three biternions and three log concentrations."""
+    cosine, sine, log_concentration = outputs.double().split(3, -1)
+    return torch.atan2(sine, cosine), log_concentration.clamp_max(math.log(MAX_CONCENTRATION)).exp()
+
+
+def log_euler_density(
+    q: Float[Tensor, "*#batch 4"],
+    mean: Float[Tensor, "*#batch 3"],
+    concentration: Float[Tensor, "*#batch 3"],
+    euler: str,
+) -> Float[Tensor, "..."]:
+    """Log density of rotations (xyzw, volume pi^2) under a product of three von Mises distributions on their Euler angles."""
+    angles = quat_to_euler(q, euler)
+    first, middle, last = angles.unbind(-1)
+    other = torch.stack([first + math.pi, math.pi - middle, last + math.pi], -1)
+    both = [log_von_mises(a, mean, concentration).sum(-1) for a in (angles, other)]
+    return torch.logaddexp(*both) + math.log(8) - torch.cos(middle).abs().clamp_min(SMALLEST).log()
+
+
+class VonMisesMixture(RotationDistribution):
+    """A mixture of products of von Mises distributions for each image."""
+
+    def __init__(
+        self,
+        log_weight: Float[Tensor, "batch components"],
+        centre: Float[Tensor, "batch components 3"],
+        concentration: Float[Tensor, "batch components 3"],
+        euler: str,
+    ):
+        super().__init__(len(log_weight))
+        self.log_weight, self.centre, self.concentration, self.euler = log_weight, centre, concentration, euler
+
+    def _rotations_per_chunk(self) -> int:
+        return max(1, super()._rotations_per_chunk() * 32 // max(self.log_weight.shape[-1], 1))
+
+    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        each = log_euler_density(q.unsqueeze(-2), self.centre, self.concentration, self.euler)
+        return (each + self.log_weight).logsumexp(-1)
+
+    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+        component = draw_category(self.log_weight, count, generator)
+        rows = torch.arange(self._batch, device=component.device)
+        centre, concentration = self.centre[rows, component], self.concentration[rows, component]
+        return euler_to_quat(sample_von_mises(centre, concentration, generator=generator), self.euler).float()
+
+    def _mode(self) -> Float[Tensor, "batch 4"]:
+        """The component's mean that is likeliest under the whole mixture."""
+        means = euler_to_quat(self.centre, self.euler)
+        best = self._log_prob(means.transpose(0, 1)).argmax(0)
+        return means[torch.arange(self._batch, device=best.device), best].float()
+
+
+# --- the infinite mixture ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class VonMisesCVAEConfig(EncoderConfig):
+    """Everything a checkpoint needs to rebuild the network."""
+
+    latent: int = 8
+    width: int = 128
+    draws: int = 512  # importance draws behind a log-likelihood; even, powers of two are best
+    euler: str = "YXZ"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "latent", "width")
+        _check_euler(self.euler)
+        if self.draws < 2 or self.draws % 2:
+            raise InputError(f"draws must be even and at least 2, half for each proposal, got {self.draws}; try 512.")
+
+
+class VonMisesCVAE(Baseline):
+    r"""$p(q | x) = \int p(q | x, h) \, p(h | x) \, dh$: a von Mises product for each latent h; trained by the evidence's lower bound."""
+
+    kind = "vonmises-cvae"
+    config: VonMisesCVAEConfig
+
+    def __init__(self, config: VonMisesCVAEConfig):
+        super().__init__(config)
+        self.prior = head(config.features, 2 * config.latent)
+        self.recognition = ConditionedMLP(config.features, 9, config.width, 1, 2 * config.latent)
+        self.decoder = ConditionedMLP(config.features, config.latent, config.width, 1, 9)
+
+    def forward(self, images: ImageInput) -> "LatentVonMises":
+        return LatentVonMises(self, self.encoder(images))
+
+    def loss(
+        self,
+        images: ImageInput,
+        q: Float[Tensor, "rotations batch 4"],
+        *,
+        weights: Float[Tensor, "rotations batch"] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, ""]:
+        """Minus the evidence's lower bound, with one draw of the latent a rotation and the divergence in closed form."""
+        return minus_mean(self(images).lower_bound(as_unit_quat(q), generator), weights)
+
+
+class Gaussian:
+    """Independent normal distributions along the last axis."""
+
+    def __init__(self, outputs: Float[Tensor, "*batch twolatent"]):
+        self.mean, log_std = outputs.double().chunk(2, -1)
+        self.log_std = 3 * torch.tanh(log_std / 3)  # a deviation from 1/20 to 20, so that no weight explodes
+
+    def at(self, noise: Tensor) -> Tensor:
+        return self.mean + self.log_std.exp() * noise
+
+    def log_prob(self, h: Tensor) -> Tensor:
+        z = (h - self.mean) * torch.exp(-self.log_std)
+        return (-0.5 * z.square() - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def divergence_from(self, prior: "Gaussian") -> Tensor:
+        """Kullback-Leibler divergence from the prior."""
+        ratio = torch.exp(2 * (self.log_std - prior.log_std))
+        shift = ((self.mean - prior.mean) * torch.exp(-prior.log_std)).square()
+        return (0.5 * (ratio + shift - 1) - self.log_std + prior.log_std).sum(-1)
+
+
+class LatentVonMises(RotationDistribution):
+    r"""The infinite mixture's posterior. Its `log_prob` is an importance-weighted estimate.
+
+    $\hat p(q) = \frac1K \sum_k p(q | h_k) \, p(h_k) / m(h_k)$ with K = `draws` latents, half from the prior and half from the recognition
+    network, and m their even mixture, so that no weight exceeds 2 p(q | h). The latents are scrambled Sobol points under a fixed seed: the
+    estimate is a deterministic, differentiable function of q, its integral over q is one up to the stated error, and its logarithm is low
+    by about half the relative variance.
+    """
+
+    def __init__(self, model: VonMisesCVAE, features: Float[Tensor, "batch features"]):
+        super().__init__(len(features))
+        self.model = model
+        self.prior = Gaussian(model.prior(features))
+        self.decoder_context = model.decoder.context(features)
+        self.recognition_context = model.recognition.context(features)
+
+    def _rotations_per_chunk(self) -> int:
+        config = self.model.config
+        return max(1, CHUNK_FLOATS // (config.draws * (2 * config.width + 64) * max(self._batch, 1)))
+
+    def _decode(self, h: Float[Tensor, "*draws batch latent"]) -> tuple[Tensor, Tensor]:
+        return _angles(self.model.decoder(self.decoder_context, h.float()))
+
+    def _recognise(self, q: Float[Tensor, "rotations batch 4"]) -> Gaussian:
+        return Gaussian(self.model.recognition(self.recognition_context, quat_to_matrix(q).flatten(-2).float()))
+
+    def _conditional(self, q: Tensor, h: Tensor) -> Tensor:
+        return log_euler_density(q, *self._decode(h), self.model.config.euler)
+
+    def _noise(self, seed: int) -> Float[Tensor, "draws one latent"]:
+        config = self.model.config
+        sobol = torch.quasirandom.SobolEngine(config.latent, scramble=True, seed=seed)
+        u = sobol.draw(config.draws // 2, dtype=torch.float64).clamp(1e-9, 1 - 1e-9)
+        return torch.special.ndtri(u).to(self.prior.mean.device).unsqueeze(1)
+
+    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        recognised = self._recognise(q)
+        from_prior = self.prior.at(self._noise(0)).unsqueeze(1)  # (draws / 2, 1, batch, latent)
+        from_recognised = recognised.at(self._noise(1).unsqueeze(1))  # (draws / 2, rotations, batch, latent)
+        parts = []
+        for h in (from_prior, from_recognised):
+            log_prior = self.prior.log_prob(h)
+            log_proposal = torch.logaddexp(log_prior, recognised.log_prob(h)) - math.log(2)
+            parts.append(self._conditional(q, h) + log_prior - log_proposal)
+        return torch.cat(parts).logsumexp(0) - math.log(self.model.config.draws)
+
+    def lower_bound(
+        self, q: Float[Tensor, "rotations batch 4"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, "rotations batch"]:
+        """A one-draw estimate of the evidence's lower bound on log p(q)."""
+        recognised = self._recognise(q)
+        noise = draw_normal(tuple(recognised.mean.shape), generator, q.device)
+        return self._conditional(q, recognised.at(noise)) - recognised.divergence_from(self.prior)
+
+    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+        device = self.prior.mean.device
+        h = self.prior.at(draw_normal((count, *self.prior.mean.shape), generator, device))
+        angles = sample_von_mises(*self._decode(h), generator=generator)
+        return euler_to_quat(angles, self.model.config.euler).float()
+
+    def _mode(self) -> Float[Tensor, "batch 4"]:
+        """The likeliest of 256 draws."""
+        return best_draw(self)
