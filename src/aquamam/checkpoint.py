@@ -20,6 +20,13 @@ FORMAT = "aquamam-1"
 # kind -> module, model class, config class; a baseline is loaded only when a checkpoint asks for it
 KINDS: dict[str, tuple[str, str, str]] = {
     "aquamam": ("aquamam.model", "AQuaMaM", "ModelConfig"),
+    "ipdf": ("aquamam.baselines.ipdf", "IPDF", "IPDFConfig"),
+    "mog": ("aquamam.baselines.mog", "AQuaMaMMoG", "MoGConfig"),
+    "bingham": ("aquamam.baselines.bingham", "Bingham", "BinghamConfig"),
+    "vonmises": ("aquamam.baselines.vonmises", "VonMises", "VonMisesConfig"),
+    "vonmises-cvae": ("aquamam.baselines.vonmises", "VonMisesCVAE", "VonMisesCVAEConfig"),
+    "classification": ("aquamam.baselines.classification", "Classification", "ClassificationConfig"),
+    "flow": ("aquamam.baselines.flow", "RotationFlow", "FlowConfig"),
 }
 
 
