@@ -1,0 +1,300 @@
+"""Promises of meshes and of loading users' own."""
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trimesh
+from PIL import Image
+
+from aquamam.errors import InputError
+from aquamam.meshes import FIT_RADIUS, Mesh, crease_normals, load_mesh
+from aquamam.render import RenderSettings, render
+from aquamam.solids import solid
+
+SMALL = RenderSettings(size=64)
+VIEW = np.array([0.2, 0.3, 0.1, 0.927])
+
+
+def textured(mesh: Mesh) -> trimesh.Trimesh:
+    assert mesh.uv is not None
+    corners = mesh.vertices[mesh.faces].reshape(-1, 3)
+    piece = trimesh.Trimesh(corners, np.arange(len(corners)).reshape(-1, 3), process=False)
+    material = trimesh.visual.material.PBRMaterial(name="paint", baseColorTexture=Image.fromarray(mesh.texture))
+    piece.visual = trimesh.visual.TextureVisuals(uv=mesh.uv.reshape(-1, 2).astype(float), material=material)
+    return piece
+
+
+def write_obj(path: Path, mesh: Mesh, texture: str = "paint.png") -> Path:
+    """As most programs do: shared vertices, uv by index, a material file, a texture."""
+    assert mesh.uv is not None
+    lines = [f"mtllib {path.stem}.mtl", "usemtl paint"]
+    lines += [f"v {x!r} {y!r} {z!r}" for x, y, z in mesh.vertices.tolist()]
+    lines += [f"vt {u!r} {v!r}" for u, v in mesh.uv.reshape(-1, 2).tolist()]
+    lines += [
+        "f " + " ".join(f"{vertex + 1}/{3 * i + k + 1}" for k, vertex in enumerate(face))
+        for i, face in enumerate(mesh.faces.tolist())
+    ]
+    path.write_text("\n".join(lines))
+    path.with_suffix(".mtl").write_text(f"newmtl paint\nKd 1 1 1\nmap_Kd {texture}\n")
+    Image.fromarray(mesh.texture).save(path.parent / texture)
+    return path
+
+
+def same_picture(one: Mesh, two: Mesh, tolerance: float = 0.02) -> bool:
+    a, b = (render(mesh, VIEW / np.linalg.norm(VIEW), SMALL).astype(int) for mesh in (one, two))
+    return bool(np.abs(a - b).mean() < tolerance)
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+def test_obj_brings_its_material_and_texture(tmp_path):
+    assert same_picture(load_mesh(write_obj(tmp_path / "die.obj", solid("die").mesh)), solid("die").mesh)
+
+
+@pytest.mark.parametrize("extension", ["glb", "gltf"])
+def test_gltf_brings_its_texture(tmp_path, extension):
+    scene = trimesh.Scene(textured(solid("die").mesh))
+    if extension == "glb":
+        (tmp_path / "die.glb").write_bytes(scene.export(file_type="glb"))
+    else:
+        for name, data in scene.export(file_type="gltf").items():
+            (tmp_path / ("die.gltf" if name.endswith(".gltf") else name)).write_bytes(data)
+    assert same_picture(load_mesh(tmp_path / f"die.{extension}"), solid("die").mesh)
+
+
+def test_ply_brings_its_texture(tmp_path):
+    data = textured(solid("die").mesh).export(file_type="ply")
+    (tmp_path / "die.ply").write_bytes(data.replace(b"end_header", b"comment TextureFile paint.png\nend_header", 1))
+    Image.fromarray(solid("die").mesh.texture).save(tmp_path / "paint.png")
+    assert same_picture(load_mesh(tmp_path / "die.ply"), solid("die").mesh)
+
+
+@pytest.mark.parametrize("kind", ["vertex", "face"])
+def test_ply_brings_its_colours(tmp_path, kind):
+    tet = solid("tetX").mesh
+    corners = tet.vertices[tet.faces].reshape(-1, 3)
+    piece = trimesh.Trimesh(corners, np.arange(12).reshape(4, 3), process=False)
+    if kind == "vertex":
+        piece.visual.vertex_colors = tet.colours.reshape(-1, 3)
+    else:
+        piece.visual.face_colors = tet.colours[:, 0]
+    piece.export(tmp_path / "tet.ply")
+    assert same_picture(load_mesh(tmp_path / "tet.ply", center=False), tet)
+
+
+@pytest.mark.parametrize("extension", ["stl", "off", "obj", "ply", "glb"])
+def test_plain_shapes_load_from_every_format(tmp_path, extension):
+    icosa = solid("icosa").mesh
+    trimesh.Trimesh(icosa.vertices, icosa.faces, process=False).export(tmp_path / f"icosa.{extension}")
+    loaded = load_mesh(tmp_path / f"icosa.{extension}")
+    assert (len(loaded.vertices), len(loaded.faces)) == (12, 20)
+    assert loaded.name == "icosa"
+    covered = [render(mesh, VIEW / np.linalg.norm(VIEW), SMALL, alpha=True)[..., 3] for mesh in (loaded, icosa)]
+    assert np.abs(covered[0].astype(int) - covered[1]).mean() < 0.2
+
+
+def test_several_materials_share_one_texture(tmp_path):
+    """Two quads with textures of their own, one of them repeated, and one of a plain colour."""
+    for name, colour in (("red", (180, 0, 0)), ("blue", (0, 0, 180))):
+        pixels = np.zeros((16, 24, 3), np.uint8)
+        pixels[:, :12] = colour
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    (tmp_path / "three.mtl").write_text("newmtl a\nmap_Kd red.png\nnewmtl b\nmap_Kd blue.png\nnewmtl c\nKd 0 0.7 0\n")
+    lines = ["mtllib three.mtl", "vt 0 0", "vt 1 0", "vt 1 1", "vt 0 1", "vt 2 0", "vt 2 1"]
+    for k, (material, uv) in enumerate((("a", (1, 2, 3, 4)), ("b", (1, 5, 6, 4)), ("c", (1, 2, 3, 4)))):
+        x = 2 * k - 3
+        lines += [f"v {x} -1 0", f"v {x + 2} -1 0", f"v {x + 2} 1 0", f"v {x} 1 0", f"usemtl {material}"]
+        a, b, c, d = (f"{4 * k + i + 1}/{uv[i]}" for i in range(4))
+        lines += [f"f {a} {b} {c}", f"f {a} {c} {d}"]
+    (tmp_path / "three.obj").write_text("\n".join(lines))
+    mesh = load_mesh(tmp_path / "three.obj", scale=0.5)
+    image = render(mesh, np.eye(3), RenderSettings(size=192, ambient=1, diffuse=0))
+    row, unit = image[96].astype(int), 192 / (2 * 8 * np.tan(np.radians(26.98) / 2)) / 2
+    seen = [tuple(row[int(96 + unit * x)]) for x in (-2.5, -1.5, -0.75, -0.25, 0.25, 0.75, 2.0)]
+    for colour, expected in zip(
+        seen, [(180, 0, 0), (0, 0, 0), (0, 0, 180), (0, 0, 0), (0, 0, 180), (0, 0, 0), (0, 178, 0)], strict=True
+    ):
+        assert np.allclose(colour, expected, atol=4)
+
+
+def test_parts_of_a_scene_stand_in_their_places(tmp_path):
+    box, place = trimesh.creation.box((1, 1, 1)), np.eye(4)
+    place[0, 3] = 5.0
+    scene = trimesh.Scene()
+    scene.add_geometry(box)
+    scene.add_geometry(box, transform=place)
+    (tmp_path / "two.glb").write_bytes(scene.export(file_type="glb"))
+    mesh = load_mesh(tmp_path / "two.glb", scale=1)
+    assert np.allclose(mesh.vertices.max(0), [3, 0.5, 0.5])
+    assert len(mesh.faces) == 24
+
+
+def test_hundreds_of_thousands_of_triangles_load_and_render(tmp_path):
+    ball = trimesh.creation.icosphere(7, 3.0)
+    ball.export(tmp_path / "ball.stl")
+    mesh = load_mesh(tmp_path / "ball.stl")
+    assert (len(mesh.faces), len(mesh.vertices)) == (327_680, 163_842)
+    assert np.allclose(np.linalg.norm(mesh.vertices, axis=1), FIT_RADIUS, atol=1e-5)
+    covered = render(mesh, np.eye(3), SMALL, alpha=True)[..., 3] > 0
+    reach = FIT_RADIUS / np.sqrt(64 - FIT_RADIUS**2) / np.tan(np.radians(26.98) / 2) * 32
+    assert covered.sum() == pytest.approx(np.pi * reach**2, rel=0.05)
+
+
+# --- where it stands --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wedge(tmp_path) -> Path:
+    """A tetrahedron off the origin: longest along x, then y, then z."""
+    path = tmp_path / "wedge.off"
+    path.write_text("OFF\n4 4 0\n10 0 0\n16 0 0\n10 4 0\n10 0 2\n3 0 2 1\n3 0 1 3\n3 0 3 2\n3 1 2 3\n")
+    return path
+
+
+def test_default_is_centred_and_fits_the_view(wedge):
+    mesh = load_mesh(wedge)
+    assert mesh.radius == pytest.approx(FIT_RADIUS)
+    assert np.allclose(mesh.vertices.min(0), -mesh.vertices.max(0))
+
+
+def test_scale_and_center_keep_the_units_on_request(wedge):
+    mesh = load_mesh(wedge, scale=1, center=False)
+    assert np.allclose(mesh.vertices.max(0), [16, 4, 2])
+    assert np.allclose(load_mesh(wedge, scale=0.001, center=False).vertices.max(0), [0.016, 0.004, 0.002])
+
+
+@pytest.mark.parametrize(("up", "height"), [("x", 6), ("y", 4), ("z", 2)])
+def test_up_axis_becomes_y_by_a_rotation(wedge, up, height):
+    mesh = load_mesh(wedge, up=up, scale=1)
+    assert np.ptp(mesh.vertices[:, 1]) == pytest.approx(height)
+    six_volumes = np.linalg.det(mesh.vertices[mesh.faces]).sum()
+    assert six_volumes == pytest.approx(6 * 4 * 2)  # and not minus that: no mirror
+
+
+# --- normals ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fine_ball_is_smooth_and_a_cube_is_flat():
+    ball = trimesh.creation.icosphere(4)
+    normals = crease_normals(np.array(ball.vertices), np.array(ball.faces))
+    assert normals is not None
+    assert (normals * ball.vertices[ball.faces]).sum(-1).min() > 0.999
+    assert crease_normals(solid("cube").mesh.vertices, solid("cube").mesh.faces) is None
+    assert crease_normals(np.array(ball.vertices), np.array(ball.faces), 0) is None
+
+
+def test_a_cylinder_is_smooth_around_and_sharp_at_its_rims():
+    cylinder = trimesh.creation.cylinder(1.0, 2.0, sections=64)
+    vertices, faces = np.array(cylinder.vertices), np.array(cylinder.faces)
+    normals = crease_normals(vertices, faces)
+    assert normals is not None
+    caps = np.abs(cylinder.face_normals[:, 2]) > 0.9
+    assert np.allclose(np.abs(normals[caps]), [0, 0, 1], atol=1e-6)
+    sides = vertices[faces[~caps]] * (1, 1, 0)
+    assert (normals[~caps] * sides).sum(-1).min() > 0.999
+
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+
+def test_hash_is_of_the_content_and_not_of_the_name():
+    die = solid("die").mesh
+    assert die.hash == replace(die, name="other").hash == pickle.loads(pickle.dumps(die)).hash
+    assert len({mesh.hash for mesh in (die, solid("cube").mesh, solid("tet").mesh, solid("tetX").mesh)}) == 4
+    assert die.texture is not None
+    repainted = die.texture.copy()
+    repainted[0, 0, 0] += 1
+    assert die.hash != replace(die, texture=repainted).hash
+
+
+def test_a_mesh_does_not_change_with_the_arrays_it_came_from():
+    vertices = np.array([(0.0, 0, 0), (1, 0, 0), (0, 1, 0)])
+    mesh = Mesh(vertices=vertices, faces=np.array([(0, 1, 2)]))
+    vertices[0] = 7
+    assert mesh.vertices[0, 0] == 0
+    with pytest.raises(ValueError, match="read-only"):
+        mesh.vertices[0] = 1
+
+
+# --- bad input: one sentence each -------------------------------------------------------------------------------------
+
+TRIANGLE = "v 0 0 0\nv 1 0 0\nv 0 1 0\nvt 0 0\n"
+BAD_FILES = {
+    "nothing there": ({}, "m.obj", "is not there"),
+    "unknown format": ({"m.xyz": "1 2 3"}, "m.xyz", "extension"),
+    "empty file": ({"m.obj": ""}, "m.obj", "at least one triangle"),
+    "points only": ({"m.obj": TRIANGLE}, "m.obj", "at least one triangle"),
+    "points only, ply": (
+        {"m.ply": "ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nproperty float y\nproperty float z\n"
+         "end_header\n0 0 0\n"},
+        "m.ply",
+        "at least one triangle",
+    ),
+    "no area": ({"m.obj": "v 0 0 0\nv 1 0 0\nv 2 0 0\nf 1 2 3\n"}, "m.obj", "area"),
+    "one point thrice": ({"m.obj": "v 1 1 1\nv 1 1 1\nv 1 1 1\nf 1 2 3\n"}, "m.obj", "area"),
+    "NaN vertices": ({"m.obj": "v 0 0 nan\nv 1 0 0\nv 0 1 0\nf 1 2 3\n"}, "m.obj", "finite"),
+    "vertex that is not there": ({"m.obj": TRIANGLE + "f 1 2 9\n"}, "m.obj", "cannot be read"),
+    "missing material": ({"m.obj": "mtllib gone.mtl\n" + TRIANGLE + "f 1 2 3\n"}, "m.obj", "gone.mtl"),
+    "missing texture": (
+        {"m.obj": "mtllib m.mtl\nusemtl a\n" + TRIANGLE + "f 1/1 2/1 3/1\n", "m.mtl": "newmtl a\nmap_Kd gone.png\n"},
+        "m.obj",
+        "gone.png",
+    ),
+    "texture that is no image": (
+        {"m.obj": "mtllib m.mtl\nusemtl a\n" + TRIANGLE + "f 1/1 2/1 3/1\n", "m.mtl": "newmtl a\nmap_Kd t.png\n", "t.png": "?"},
+        "m.obj",
+        "no image",
+    ),
+    "missing buffer": (
+        {"m.gltf": json.dumps({"asset": {"version": "2.0"}, "buffers": [{"uri": "gone.bin", "byteLength": 3}]})},
+        "m.gltf",
+        "gone.bin",
+    ),
+    "missing texture of a ply": (
+        {"m.ply": "ply\nformat ascii 1.0\ncomment TextureFile gone.png\nelement vertex 0\nend_header\n"},
+        "m.ply",
+        "gone.png",
+    ),
+    "garbage ply": ({"m.ply": "ply garbage"}, "m.ply", "cannot be read"),
+    "garbage glb": ({"m.glb": "garbage"}, "m.glb", "cannot be read"),
+    "garbage gltf": ({"m.gltf": "{garbage"}, "m.gltf", "cannot be read"),
+    "garbage stl": ({"m.stl": "garbage"}, "m.stl", "cannot be read|at least one triangle"),
+    "half an off": ({"m.off": "OFF\n3 1"}, "m.off", "cannot be read"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "name", "says"), BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_a_bad_file_is_told_in_one_sentence(tmp_path, files, name, says):
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+    with pytest.raises(InputError, match=says) as caught:
+        load_mesh(tmp_path / name)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+def test_a_bad_choice_is_told(wedge):
+    with pytest.raises(InputError, match="up must be one of x, y, z"):
+        load_mesh(wedge, up="w")
+    for scale in ("big", 0, -1.0, float("nan")):
+        with pytest.raises(InputError, match="scale must be"):
+            load_mesh(wedge, scale=scale)
+
+
+def test_arrays_that_are_no_mesh_are_refused():
+    vertices, faces = np.eye(3), np.array([(0, 1, 2)])
+    for arrays, says in (
+        ({"faces": np.zeros((0, 3), int)}, "at least one triangle"),
+        ({"vertices": np.full((3, 3), np.inf)}, "finite"),
+        ({"faces": np.array([(0, 1, 3)])}, "must name vertices 0 to 2"),
+        ({"faces": np.array([(0, 1, -1)])}, "must name vertices 0 to 2"),
+        ({"uv": np.zeros((1, 3, 2))}, "come together"),
+        ({"uv": np.full((1, 3, 2), np.nan), "texture": np.zeros((2, 2, 3), np.uint8)}, "uv must be finite"),
+    ):
+        with pytest.raises(InputError, match=says):
+            Mesh(**{"vertices": vertices, "faces": faces, **arrays})
