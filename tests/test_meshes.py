@@ -168,10 +168,13 @@ def test_scale_and_center_keep_the_units_on_request(wedge):
     assert np.allclose(load_mesh(wedge, scale=0.001, center=False).vertices.max(0), [0.016, 0.004, 0.002])
 
 
-@pytest.mark.parametrize(("up", "height"), [("x", 6), ("y", 4), ("z", 2)])
+@pytest.mark.parametrize(("up", "height"), [("x", 6), ("-x", 6), ("y", 4), ("-y", 4), ("z", 2), ("-z", 2)])
 def test_up_axis_becomes_y_by_a_rotation(wedge, up, height):
     mesh = load_mesh(wedge, up=up, scale=1)
     assert np.ptp(mesh.vertices[:, 1]) == pytest.approx(height)
+    lengths = np.linalg.norm(mesh.vertices[:, None] - mesh.vertices, axis=-1).sum(1)
+    right_angle = mesh.vertices[lengths.argmin()]
+    assert (right_angle[1] < 0) == (not up.startswith("-"))  # it is the lowest corner along each of the file's axes
     six_volumes = np.linalg.det(mesh.vertices[mesh.faces]).sum()
     assert six_volumes == pytest.approx(6 * 4 * 2)  # and not minus that: no mirror
 

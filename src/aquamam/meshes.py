@@ -120,7 +120,8 @@ def load_mesh(
 ) -> Mesh:
     """A mesh from .obj (with .mtl and texture), .ply, .stl, .glb, .gltf or .off, all its parts as one.
 
-    up: the file's axis that points up; it becomes y, the camera's up at identity. "y" keeps the coordinates.
+    up: the file's axis that points up, "x", "-x", "y", "-y", "z" or "-z"; it becomes y, which is up in the image at
+        identity. "y" keeps the coordinates.
     scale: "fit" puts the farthest corner at sqrt(3) from the origin, where a die of side 2 has its corners; a number
         multiplies the file's units.
     center: put the middle of the bounding box at the origin, about which the object turns.
@@ -165,6 +166,9 @@ _UP = {  # rotations that take the axis to y
     "x": np.array([(0, -1, 0), (1, 0, 0), (0, 0, 1)]),
     "y": np.eye(3, dtype=int),
     "z": np.array([(1, 0, 0), (0, 0, 1), (0, -1, 0)]),
+    "-x": np.array([(0, 1, 0), (-1, 0, 0), (0, 0, 1)]),
+    "-y": np.diag([1, -1, -1]),
+    "-z": np.array([(1, 0, 0), (0, 0, -1), (0, 1, 0)]),
 }
 FORMATS = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
 
