@@ -1,6 +1,11 @@
 """Shapes are types: the whole package is imported with its jaxtyping annotations checked at run time."""
 
+import sys
+from pathlib import Path
+
 from jaxtyping import install_import_hook
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/plain.py is also the tests' oracle
 
 install_import_hook("aquamam", "beartype.beartype")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from plain import PlainAQuaMaM
+from benchmarks.plain import PlainAQuaMaM
 
 import aquamam
 from aquamam.errors import InputError

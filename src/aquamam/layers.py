@@ -66,33 +66,39 @@ class Block(nn.Module):
 
     def extend(
         self,
-        x: Float[Tensor, "rotations batch steps dim"],
+        x: Float[Tensor, "batch rotations steps dim"],
         prefix: KeysValues,
-        past: Float[Tensor, "rotations batch earlier twodim"] | None,
-    ) -> tuple[Float[Tensor, "rotations batch steps dim"], Float[Tensor, "rotations batch total twodim"]]:
+        past: Float[Tensor, "batch rotations earlier twodim"] | None,
+    ) -> tuple[Float[Tensor, "batch rotations steps dim"], Float[Tensor, "batch rotations total twodim"]]:
         """Rotation tokens: one softmax over the shared prefix and the rotation's own tokens so far, the prefix never copied."""
-        rotations, _, steps, _ = x.shape
-        query, own = self.qkv(self.norm1(x)).split([x.shape[-1], 2 * x.shape[-1]], -1)
+        steps, dim = x.shape[-2:]
+        query, own = self.qkv(self.norm1(x)).split([dim, 2 * dim], -1)
         if past is not None:
             own = torch.cat([past, own], 2)
         total = own.shape[2]
-        query = self._heads(query)  # (rotations, batch, heads, steps, head_dim)
-        own_key, own_value = (self._heads(part) for part in own.chunk(2, -1))
-        query = query / math.sqrt(query.shape[-1])
+        query = query.unflatten(-1, (self.heads, -1)) / math.sqrt(dim // self.heads)
+        own_key, own_value = (part.unflatten(-1, (self.heads, -1)) for part in own.chunk(2, -1))
 
-        # (batch, heads, rotations * steps, head_dim): one matrix product an image and head, however many rotations
-        flat = query.permute(1, 2, 0, 3, 4).flatten(2, 3)
-        shared = (flat @ prefix.keys.transpose(-1, -2)).unflatten(2, (rotations, steps))
-        private = torch.einsum("rbhsd,rbhtd->bhrst", query, own_key)
-        if steps > 1:
-            later = torch.ones(steps, total, dtype=torch.bool, device=x.device).triu(total - steps + 1)
-            private = private.masked_fill(later, -torch.inf)
+        # one matrix product an image and head, however many rotations: (batch, heads, rotations * steps, tokens)
+        shared = query.flatten(1, 2).transpose(1, 2) @ prefix.keys.transpose(-1, -2)
+        # a rotation's own tokens are at most two: sums of products, not thousands of tiny matrix products
+        scores = [
+            (query * own_key[:, :, t : t + 1]).sum(-1) for t in range(total)
+        ]  # each (batch, rotations, steps, heads)
+        for t in range(total - steps + 1, total):  # a token does not see later ones
+            scores[t] = torch.cat(
+                [
+                    torch.full_like(scores[t][:, :, : t - total + steps], -torch.inf),
+                    scores[t][:, :, t - total + steps :],
+                ],
+                2,
+            )
+        private = torch.stack(scores, -1).flatten(1, 2).transpose(1, 2)
         weights = self._drop(torch.cat([shared, private], -1).softmax(-1))
-        from_prefix = weights[..., :-total].flatten(2, 3) @ prefix.values
-        attended = from_prefix.unflatten(2, (rotations, steps)).permute(
-            2, 0, 3, 1, 4
-        )  # (rotations, batch, steps, heads, head_dim)
-        attended = attended + torch.einsum("bhrst,rbhtd->rbshd", weights[..., -total:], own_value)
+        attended = (weights[..., :-total] @ prefix.values).transpose(1, 2).unflatten(1, (-1, steps))
+        mine = weights[..., -total:].transpose(1, 2).unflatten(1, (-1, steps))[..., None]
+        for t in range(total):
+            attended = attended + mine[..., t, :] * own_value[:, :, t : t + 1]
         return self._finish(x, attended.flatten(-2)), own
 
 

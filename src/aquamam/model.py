@@ -206,12 +206,13 @@ class Prefix:
         model = self.model
         done = past[0].shape[2] if past else 0
         steps = range(done, done + seen.shape[-1])
-        seen = seen / model.cells.chart.half_width
+        # inside, the images come first: all rotations of an image are then one matrix
+        seen = seen.transpose(0, 1) / model.cells.chart.half_width
         x = torch.stack([model.components[c](seen[..., c - done]) + model.position[c - 2] for c in steps], 2)
         if model.cells.chart.count > 1:
-            x = x + model.chart_embed(chart)[:, :, None]
+            x = x + model.chart_embed(chart.T)[:, :, None]
         own = []
         for i, (block, keys_values) in enumerate(zip(model.blocks, self.layers)):
-            x, state = block.extend(x, keys_values, past[i] if past else None)  # type: ignore[operator]
-            own.append(state)
-        return model.norm(x), tuple(own)
+            x, state = block.extend(x, keys_values, past[i].transpose(0, 1) if past else None)  # type: ignore[operator]
+            own.append(state.transpose(0, 1))
+        return model.norm(x).transpose(0, 1), tuple(own)

@@ -1,6 +1,7 @@
-"""The paper's forward pass and decoding written out plainly: one padded sequence, torch's own encoder, an explicit mask.
+"""The paper's network as its pseudo-code has it: one padded sequence, torch's own encoder, an explicit mask, one image copy a rotation.
 
-Used as an oracle for the fast paths and, in the original's tensor names, for importing its checkpoints.
+The reference side of the benchmarks, the oracle of the tests for every fast path, and, since its tensors are named as in the original
+repository, for importing the original's checkpoints.
 """
 
 import math
@@ -88,6 +89,72 @@ class PlainAQuaMaM(nn.Module):
             bottom = self.bin_bottoms.double()[labels[:, c]]
             total -= (torch.minimum(room, bottom + width) - bottom).log()
         return total
+
+    def loss(self, images: Tensor, q: Tensor) -> Tensor:
+        """The language-model loss of Section 2.4: the sum of three cross-entropies."""
+        labels = torch.bucketize(q[:, :3].contiguous(), self.bins).clamp(0, len(self.bins) - 1)
+        logits = self.logits(images, q[:, :2])
+        rows = [logits[:, c].masked_fill(~self.legal(labels[:, :c]), -torch.inf) for c in range(3)]
+        return sum(F.cross_entropy(row, labels[:, c]) for c, row in enumerate(rows))
+
+    def cached(self, images: Tensor, choose) -> Tensor:
+        """Section 3.2: the first P + 1 tokens once a row, then one token at a time against cached keys and values; labels (B, 3)."""
+        x = (
+            torch.cat([self.embed(images), self.cls_token.expand(len(images), -1, -1)], 1)
+            + self.pos_embed[:, : self.tokens + 1]
+        )
+        memory: list = [None] * len(self.transformer.layers)
+        labels = torch.zeros(len(images), 0, dtype=torch.long)
+        for c in range(3):
+            for i, layer in enumerate(self.transformer.layers):
+                x, memory[i] = self._layer(layer, x, memory[i])
+            row = self.head(x[:, -1]).masked_fill(~self.legal(labels), -torch.inf)
+            label, value = choose(row)
+            labels = torch.cat([labels, label[:, None]], 1)
+            if c < 2:
+                x = self.component(c, value)[:, None] + self.pos_embed[:, self.tokens + 1 + c : self.tokens + 2 + c]
+        return labels
+
+    @staticmethod
+    def _layer(layer: nn.TransformerEncoderLayer, x: Tensor, memory):
+        attention = layer.self_attn
+        heads = attention.num_heads
+        qkv = F.linear(layer.norm1(x), attention.in_proj_weight, attention.in_proj_bias)
+        query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1))
+        if memory is not None:
+            key, value = torch.cat([memory[0], key], 2), torch.cat([memory[1], value], 2)
+        attended = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(-2)
+        x = x + attention.out_proj(attended)
+        return x + layer.linear2(F.gelu(layer.linear1(layer.norm2(x)))), (key, value)
+
+    def centre(self, labels: Tensor) -> Tensor:
+        return (labels + 0.5) * 2 / len(self.bins) - 1
+
+    def predict_cached(self, images: Tensor) -> Tensor:
+        """Greedy prediction as the paper caches it."""
+
+        def greedy(row: Tensor):
+            label = row.argmax(-1)
+            return label, self.centre(label)
+
+        return self.centre(self.cached(images, greedy))
+
+    def sample(self, image: Tensor, count: int) -> Tensor:
+        """Listing 4 for `count` samples of one image: one copy of the image each, then rejection inside the cells; (count, 3)."""
+        width = 2 / len(self.bins)
+
+        def draw(row: Tensor):
+            label = torch.multinomial(row.softmax(-1), 1)[:, 0]
+            return label, self.centre(label) + (torch.rand(len(label)) - 0.5) * width
+
+        centres = self.centre(self.cached(image.expand(count, *image.shape[1:]), draw))
+        u = centres + (torch.rand_like(centres) - 0.5) * width
+        for _ in range(1000):
+            outside = u.norm(dim=-1) > 1
+            if not outside.any():
+                break
+            u[outside] = centres[outside] + (torch.rand_like(centres[outside]) - 0.5) * width
+        return u
 
     def predict(self, images: Tensor) -> Tensor:
         """Greedy, three whole passes."""
