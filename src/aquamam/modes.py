@@ -1,0 +1,277 @@
+"""Separate modes of a posterior, and what to tell a person about it.
+
+Samples are clustered on SO(3): those with enough neighbours within a radius are linked, and what is linked is one mode, however long the
+chain. So a continuous symmetry is one extended mode (a curve), and a view with four equal answers has four.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from aquamam.distribution import RotationDistribution
+from aquamam.errors import InputError
+from aquamam.rotations import chordal_mean
+
+NEIGHBOURS = 5  # a sample with fewer within the radius is a straggler and links nothing
+LEAST_SHARE = 0.02  # smaller clusters are modes only where all are small (an icosahedron has 60)
+LEAST_RADIUS, MOST_RADIUS = 5.0, 60.0  # degrees; 250 uniform rotations are linked at about 50
+LONG, WIDE = 45.0, 60.0  # degrees: a mode may be a curve from the first, and is else a region from the second
+SHARE_ANGLES = (5, 15, 30)  # degrees
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """A separate part of a posterior."""
+
+    quaternion: tuple[float, float, float, float]  # xyzw, where its samples are most crowded
+    share: float  # of all probability
+    radius_deg: float  # 90 % of its samples lie this near to the quaternion
+    log_density: float  # at the quaternion, volume pi^2
+    kind: str  # "point", "curve" (a continuous symmetry), or "region" when nothing stands out
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON, rounded to what samples can tell."""
+        return {
+            "quaternion_xyzw": [round(x, 6) for x in self.quaternion],
+            "share": round(self.share, 4),
+            "radius_deg": round(self.radius_deg, 2),
+            "log_density": round(self.log_density, 4),
+            "kind": self.kind,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What one wants to know about an image: the predicted rotation, how sure it is, and what else fits."""
+
+    quaternion: tuple[float, float, float, float]  # xyzw
+    log_density: float  # of the prediction, volume pi^2
+    ceiling: float  # the largest log density that the model can express
+    shares: dict[int, float]  # degrees -> share of probability that near to the prediction
+    modes: tuple[Mode, ...]  # largest share first
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether more than one rotation fits."""
+        return len(self.modes) != 1 or self.modes[0].kind != "point"
+
+    @property
+    def words(self) -> str:
+        """The answer's certainty as a phrase."""
+        return describe(self.modes)
+
+
+class Clusters(NamedTuple):
+    """Samples by mode: labels 0, 1, ... with the largest cluster first, -1 for stragglers; the modes' densities are left for later."""
+
+    labels: Int64[np.ndarray, " n"]
+    modes: list[Mode]
+
+
+def find_modes(
+    posterior: RotationDistribution,
+    samples: int = 1000,
+    *,
+    radius_deg: float | None = None,
+    generator: torch.Generator | None = None,
+) -> list[list[Mode]]:
+    """The modes of each image's posterior, largest share first; what their shares leave of 1 is spread elsewhere.
+
+    radius_deg: how near samples must be to be linked; by default it follows from how crowded they are.
+    """
+    return _modes(posterior, _draw(posterior, samples, generator), radius_deg)
+
+
+def answers(
+    posterior: RotationDistribution,
+    samples: int = 1000,
+    *,
+    strategy: str = "greedy",
+    radius_deg: float | None = None,
+    generator: torch.Generator | None = None,
+) -> list[Answer]:
+    """The answer for each image; `strategy` is that of `RotationDistribution.predict`."""
+    q = _draw(posterior, samples, generator)
+    with torch.no_grad():
+        predicted = posterior.predict(strategy, generator=generator)
+        log_density = posterior.log_prob(predicted).double().cpu()
+    predicted = predicted.double().cpu()
+    result = []
+    for i, modes in enumerate(_modes(posterior, q, radius_deg)):
+        angle = angles_deg(predicted[i, None], q[:, i])[0]
+        result.append(
+            Answer(
+                quaternion=_tuple(predicted[i]),
+                log_density=float(log_density[i]),
+                ceiling=float(posterior.ceiling),
+                shares={limit: float((angle <= limit).double().mean()) for limit in SHARE_ANGLES},
+                modes=tuple(modes),
+            )
+        )
+    return result
+
+
+def describe(modes: tuple[Mode, ...] | list[Mode]) -> str:
+    """One phrase that says whether a view is clear, ambiguous or undecided."""
+    standing = [mode for mode in modes if mode.kind != "region"]
+    spread = 1 - sum(mode.share for mode in standing)
+    if not standing:
+        return "undecided: the probability is spread over a wide region"
+    shares = ", ".join(f"{100 * mode.share:.0f}" for mode in standing[:6]) + (", ..." if len(standing) > 6 else "")
+    rest = f", {100 * spread:.0f} % spread elsewhere" if spread >= 0.1 else ""
+    if all(mode.kind == "curve" for mode in standing):
+        what = "one curve" if len(standing) == 1 else f"{len(standing)} curves"
+        return f"ambiguous: {what} of rotations ({shares} %), a continuous symmetry{rest}"
+    if len(standing) > 1:
+        return f"ambiguous: {len(standing)} separate rotations ({shares} %){rest}"
+    width = standing[0].radius_deg
+    sure = "unsure" if rest else "clear" if width < 15 else "rough"
+    return f"{sure}: one rotation ({shares} %) to within {width:.{0 if width >= 10 else 1}f} degrees{rest}"
+
+
+def cluster(q: Float[Tensor, "n 4"], radius_deg: float | int | None = None) -> Clusters:
+    """Cluster rotations (xyzw, either sign); log densities of the modes are NaN."""
+    if radius_deg is not None and not 0 < radius_deg <= 180:
+        raise InputError(f"radius_deg must lie between 0 and 180 degrees, got {radius_deg}; try 10.")
+    q = q.double().cpu()
+    angle = angles_deg(q, q).numpy()
+    parts: list[np.ndarray] = []
+    rest = np.arange(len(q))
+    # A sharp mode beside a broad one: what the sharp one's radius leaves over is clustered with a radius of its own.
+    while len(rest) > max(NEIGHBOURS, LEAST_SHARE * len(q)):
+        sub = angle[np.ix_(rest, rest)]
+        labels, count = _linked(sub, _crowding(sub) if radius_deg is None else float(radius_deg))
+        new = [rest[labels == k] for k in range(count)]
+        parts = _merged(q, angle, parts, new)
+        rest = rest[labels < 0]
+        if count == 0 or radius_deg is not None:
+            break
+    found = [(part, _mode(q, angle, part)) for part in parts]
+    # a region is what is left between the modes, unless there is nothing else
+    found = [pair for pair in found if pair[1].kind != "region"] or found
+    found.sort(key=lambda pair: (-len(pair[0]), pair[0][0]))
+    largest = len(found[0][0]) if found else 0
+    found = [pair for pair in found if len(pair[0]) >= min(LEAST_SHARE * len(q), largest / 4)]
+    labels = np.full(len(q), -1, dtype=np.int64)
+    for k, (part, _) in enumerate(found):
+        labels[part] = k
+    return Clusters(labels, [mode for _, mode in found])
+
+
+def _merged(
+    q: Float64[Tensor, "n 4"], angle: Float64[np.ndarray, "n n"], sharp: list[np.ndarray], broad: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Both lists of clusters, but a broad one that is only the tails of a sharp one, or a sharp one that is only the densest
+    part of a broad one, makes one with it."""
+    if not sharp:
+        return broad
+    parts = [(part, _mode(q, angle, part)) for part in sharp]
+    for new in broad:
+        outer, crowding = _mode(q, angle, new), _crowding(angle[np.ix_(new, new)])
+        kept = []
+        for part, inner in parts:
+            apart = float(angles_deg(torch.tensor([inner.quaternion]), torch.tensor([outer.quaternion])))
+            tails = outer.kind == "point" and apart <= outer.radius_deg
+            same = angle[np.ix_(part, new)].min() <= crowding and 3 * _crowding(angle[np.ix_(part, part)]) > crowding
+            if tails or same:
+                new = np.sort(np.concatenate([part, new]))
+            else:
+                kept.append((part, inner))
+        parts = [*kept, (new, _mode(q, angle, new))]
+    return [part for part, _ in parts]
+
+
+def angles_deg(p: Float[Tensor, "n 4"], q: Float[Tensor, "m 4"]) -> Float64[Tensor, "n m"]:
+    """Geodesic angles in degrees between all pairs of unit xyzw quaternions.
+
+    By arccos, whose error of 1e-6 degrees near 0 does not matter here: 2 atan2 would need n x m x 4 numbers.
+    """
+    return torch.rad2deg(2 * torch.arccos((p.double() @ q.double().T).abs().clamp_max(1)))
+
+
+def _draw(posterior: RotationDistribution, samples: int, generator: torch.Generator | None) -> Tensor:
+    """Samples (samples, batch, 4), float64 on the CPU."""
+    if samples <= NEIGHBOURS:
+        raise InputError(f"modes need more than {NEIGHBOURS} samples, got {samples}; 1000 tell four modes from one.")
+    if len(posterior.batch_shape) != 1:
+        raise InputError(f"modes are found for a flat batch of images, got batch {tuple(posterior.batch_shape)}.")
+    return posterior.sample((samples,), generator=generator).double().cpu()
+
+
+def _modes(posterior: RotationDistribution, q: Tensor, radius_deg: float | None) -> list[list[Mode]]:
+    found = [cluster(q[:, i], radius_deg).modes for i in range(q.shape[1])]
+    most = max(map(len, found), default=0)
+    if most == 0:
+        return found
+    where = torch.zeros(most, len(found), 4, dtype=torch.float64)
+    where[..., 3] = 1
+    for i, modes in enumerate(found):
+        for k, mode in enumerate(modes):
+            where[k, i] = torch.tensor(mode.quaternion, dtype=torch.float64)
+    with torch.no_grad():
+        log_p = posterior.log_prob(where.to(_device(posterior))).cpu()
+    return [
+        [Mode(**{**asdict(mode), "log_density": float(log_p[k, i])}) for k, mode in enumerate(modes)]
+        for i, modes in enumerate(found)
+    ]
+
+
+def _device(posterior: RotationDistribution) -> torch.device:
+    with torch.no_grad():
+        return posterior.mode.device
+
+
+def _crowding(angle: Float64[np.ndarray, "n n"]) -> float:
+    """A radius in degrees that links neighbours of samples as crowded as these are."""
+    if len(angle) <= NEIGHBOURS:
+        return LEAST_RADIUS
+    nearest = np.partition(angle, NEIGHBOURS, axis=1)[:, NEIGHBOURS]
+    return float(np.clip(3 * np.quantile(nearest, 0.4), LEAST_RADIUS, MOST_RADIUS))
+
+
+def _linked(angle: Float64[np.ndarray, "n n"], radius: float) -> tuple[Int64[np.ndarray, " n"], int]:
+    """Components of the samples that have enough neighbours; others join the nearest within two radii, or are -1."""
+    near = angle <= radius
+    core = np.flatnonzero(near.sum(1) > NEIGHBOURS)
+    labels = np.full(len(angle), -1, dtype=np.int64)
+    if len(core) == 0:
+        return labels, 0
+    count, component = connected_components(near[np.ix_(core, core)], directed=False)
+    labels[core] = component
+    loose = np.flatnonzero(labels < 0)
+    to_core = angle[np.ix_(loose, core)]
+    nearest = to_core.argmin(1)
+    joins = to_core[np.arange(len(loose)), nearest] <= 2 * radius
+    labels[loose[joins]] = component[nearest[joins]]
+    return labels, int(count)
+
+
+def _mode(q: Float64[Tensor, "n 4"], angle: Float64[np.ndarray, "n n"], members: np.ndarray) -> Mode:
+    """The mode of some of the samples: one step of mean shift from the most crowded of them."""
+    sub = angle[np.ix_(members, members)]
+    weight = np.clip(1 - (sub / _crowding(sub)) ** 2, 0, None)
+    top = int(weight.sum(1).argmax())
+    centre = chordal_mean(q[members], torch.from_numpy(weight[top]))
+    reach = float(np.quantile(angles_deg(centre[None], q[members])[0].numpy(), 0.9))
+    kind = "region" if reach > WIDE else "point"
+    if reach > max(LONG, 4 * _crowding(sub)) and _dimension(sub, reach) < 1.7:
+        kind = "curve"
+    share = len(members) / len(q)
+    return Mode(quaternion=_tuple(centre), share=share, radius_deg=reach, log_density=math.nan, kind=kind)
+
+
+def _dimension(angle: Float64[np.ndarray, "n n"], reach: float) -> float:
+    """How fast the number of neighbours grows with the distance: 1 for a curve, 3 for a region."""
+    outer, inner = (angle <= reach / 3).mean(1), (angle <= reach / 6).mean(1)
+    return float(np.median(np.log2(outer / inner)))
+
+
+def _tuple(q: Tensor) -> tuple[float, float, float, float]:
+    x, y, z, w = q.double().tolist()
+    return x, y, z, w

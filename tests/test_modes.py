@@ -1,0 +1,141 @@
+"""Separate modes of posteriors whose modes are known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from binghams import bingham_posterior, cylinder, four_fives, turns
+from tables import table_posterior
+
+from aquamam.cells import Cells
+from aquamam.errors import InputError
+from aquamam.modes import angles_deg, answers, cluster, describe, find_modes
+from aquamam.rotations import geodesic_angle, multiply, random_quat
+from aquamam.symmetry import SymmetryGroup
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_four_equal_answers_are_four_modes_of_a_quarter_each():
+    (modes,) = find_modes(four_fives(), generator=seeded())
+    assert [mode.kind for mode in modes] == ["point"] * 4
+    assert all(abs(mode.share - 0.25) < 0.06 for mode in modes)
+    assert abs(sum(mode.share for mode in modes) - 1) < 0.01
+    found = torch.tensor([mode.quaternion for mode in modes])
+    nearest = angles_deg(turns(4), found).min(1).values
+    assert float(nearest.max()) < 1  # degrees: each true answer is found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_continuous_symmetry_is_one_curve_an_axis(seed):
+    cone = bingham_posterior(random_quat((1,), generator=seeded(seed)), [(2.0, 2.0, 0.0)])
+    (one,) = find_modes(cone, generator=seeded(seed))
+    (two,) = find_modes(cylinder(), generator=seeded(seed))
+    assert [mode.kind for mode in one] == ["curve"]
+    assert one[0].share > 0.98
+    assert [mode.kind for mode in two] == ["curve", "curve"]
+    assert "continuous symmetry" in describe(one)
+
+
+def test_a_point_lies_on_the_curve_that_it_stands_for():
+    (modes,) = find_modes(cylinder(), generator=seeded())
+    curve = multiply(turns(2, (1.0, 0.0, 0.0))[:, None], turns(720)[None]).reshape(-1, 4)
+    for mode in modes:
+        assert float(angles_deg(torch.tensor([mode.quaternion]), curve).min()) < 2
+
+
+def test_sixty_modes_of_an_icosahedron_are_all_found():
+    group = SymmetryGroup.icosahedral().equivalents(random_quat((), generator=seeded(1)))
+    posterior = bingham_posterior(group, [2.0] * 60)
+    (modes,) = find_modes(posterior, 2000, generator=seeded())
+    assert len(modes) == 60
+    assert max(mode.share for mode in modes) < 0.035
+
+
+def test_an_unequal_answer_keeps_its_share():
+    (modes,) = find_modes(bingham_posterior(turns(2), [1.0, 3.0], [0.9, 0.1]), generator=seeded())
+    assert [round(mode.share, 1) for mode in modes] == [0.9, 0.1]
+    assert modes[0].log_density > modes[1].log_density
+
+
+def test_a_sharp_mode_is_found_beside_a_broad_one():
+    (modes,) = find_modes(bingham_posterior(turns(2), [1.0, 15.0]), generator=seeded())
+    assert len(modes) == 2
+    assert sorted(mode.radius_deg > 20 for mode in modes) == [False, True]
+
+
+def test_tails_are_not_a_mode_of_their_own():
+    centre = random_quat((1,), generator=seeded(2)).expand(2, 4)
+    (modes,) = find_modes(bingham_posterior(centre, [1.0, 8.0], [0.85, 0.15]), generator=seeded())
+    assert len(modes) == 1
+
+
+def test_what_is_spread_widely_is_no_mode_but_is_missing_from_the_shares():
+    (modes,) = find_modes(bingham_posterior(turns(2), [1.0, (0.0, 0.0, 0.0)], [0.7, 0.3]), generator=seeded())
+    assert len(modes) == 1
+    assert abs(modes[0].share - 0.7) < 0.06
+    assert "spread elsewhere" in describe(modes)
+
+
+@pytest.mark.parametrize("samples", [256, 1000])
+def test_the_uniform_distribution_is_one_region(samples):
+    (modes,) = find_modes(bingham_posterior(turns(1), [(0.0, 0.0, 0.0)]), samples, generator=seeded())
+    assert [mode.kind for mode in modes] == ["region"]
+    assert describe(modes).startswith("undecided")
+
+
+def test_modes_turn_with_the_posterior():
+    turn = random_quat((), generator=seeded(3))
+    q = four_fives().sample((600,), generator=seeded())[:, 0].double()
+    still, turned = cluster(q), cluster(multiply(turn, q))
+    assert np.array_equal(still.labels, turned.labels)
+    for a, b in zip(still.modes, turned.modes):
+        moved = multiply(turn, torch.tensor(a.quaternion, dtype=torch.float64))
+        assert float(geodesic_angle(moved, torch.tensor(b.quaternion, dtype=torch.float64))) < 1e-6
+
+
+def test_signs_of_quaternions_do_not_matter():
+    q = four_fives().sample((300,), generator=seeded())[:, 0].double()
+    flipped = q * torch.where(torch.arange(300) % 2 == 0, 1.0, -1.0)[:, None]
+    assert np.array_equal(cluster(q).labels, cluster(flipped).labels)
+
+
+def test_the_same_generator_gives_the_same_modes():
+    assert find_modes(four_fives(), 300, generator=seeded(5)) == find_modes(four_fives(), 300, generator=seeded(5))
+
+
+def test_a_given_radius_decides_what_is_separate():
+    posterior = bingham_posterior(turns(36)[:2], [1.0, 1.0])  # 10 degrees apart
+    apart, together = (find_modes(posterior, generator=seeded(), radius_deg=r)[0] for r in (4.0, 20.0))
+    assert (len(apart), len(together)) == (2, 1)
+    with pytest.raises(InputError, match="between 0 and 180"):
+        find_modes(posterior, 100, radius_deg=0.0)
+
+
+def test_answers_hold_what_a_person_asks_for():
+    (answer,) = answers(four_fives(), generator=seeded())
+    assert answer.is_ambiguous
+    assert answer.words.startswith("ambiguous: 4 separate rotations")
+    assert answer.shares[5] <= answer.shares[15] <= answer.shares[30]
+    assert abs(answer.shares[30] - 0.25) < 0.06  # of four equal answers it gives one
+    (answer,) = answers(bingham_posterior(turns(1), [1.0]), generator=seeded())
+    assert not answer.is_ambiguous
+    assert answer.words.startswith("clear")
+    assert answer.shares[5] > 0.98
+
+
+def test_answers_come_for_each_image_of_any_model():
+    posterior = table_posterior(Cells.make("atlas", 40), batch=3, scale=3.0)
+    found = answers(posterior, 64, strategy="beam", generator=seeded())
+    assert len(found) == 3
+    for i, answer in enumerate(found):
+        alone = posterior.log_prob(torch.tensor(answer.quaternion, dtype=torch.float64).expand(3, 4))[i]
+        assert math.isclose(answer.log_density, float(alone), abs_tol=1e-3)
+
+
+def test_too_few_samples_are_refused():
+    with pytest.raises(InputError, match="samples"):
+        find_modes(four_fives(), 5)
