@@ -101,25 +101,24 @@ def best_draw(
 
 
 def ascend(
-    log_density: Callable[[Tensor], Tensor], q: Float[Tensor, "batch 4"], steps: int
+    log_density: Callable[[Tensor], Tensor], q: Float[Tensor, "batch 4"], steps: int, reach: float = 0.05
 ) -> Float[Tensor, "batch 4"]:
-    """Climb log_density ((1, batch, 4) -> (1, batch)) from q by gradient steps on the group, never downwards.
+    """Climb log_density ((1, batch, 4) -> (1, batch)) from q by gradient steps on the group; the best rotation visited is returned.
 
-    A step that does not climb is undone and halved, one that climbs grows by half: no rate to tune.
+    Steps have a set length, `reach` radians at first and a thousandth of it at last, and some momentum: densities of ReLU networks have
+    ridges, on which a step in proportion to the gradient, or one that must not go down, gets stuck.
     """
     q = q.double()
     with torch.no_grad():
-        value = log_density(q[None])[0]
-    size = torch.full_like(value, 0.05, dtype=torch.float64)  # radians
-    for _ in range(steps):
+        top = log_density(q[None])[0].double()
+    best, velocity = q, torch.zeros_like(q[:, :3])
+    for step in range(steps):
         with torch.enable_grad():
-            turn = torch.zeros(len(q), 3, dtype=torch.float64, device=q.device, requires_grad=True)
+            turn = torch.zeros_like(velocity, requires_grad=True)
             slope = torch.autograd.grad(log_density(multiply(q, rotvec_to_quat(turn))[None]).sum(), turn)[0]
-        direction = slope / slope.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        velocity = 0.6 * velocity + 0.4 * slope / slope.norm(dim=-1, keepdim=True).clamp_min(1e-12)
         with torch.no_grad():
-            tried = multiply(q, rotvec_to_quat(direction * size[:, None]))
-            new = log_density(tried[None])[0]
-            better = new > value
-            q, value = torch.where(better[:, None], tried, q), torch.where(better, new, value)
-            size = torch.where(better, 1.5 * size, 0.5 * size)
-    return q
+            q = multiply(q, rotvec_to_quat(reach * 1e-3 ** (step / steps) * velocity))
+            value = log_density(q[None])[0].double()
+            best, top = torch.where((value > top)[:, None], q, best), torch.maximum(value, top)
+    return best

@@ -243,4 +243,4 @@ class IPDFPosterior(RotationDistribution):
     def _mode(self) -> Float[Tensor, "batch 4"]:
         """The grid's best rotation, optionally climbed on from."""
         best = grid_points(self.summary().best, self.config.level)
-        return ascend(self.scores, best, self.config.ascent_steps).float()
+        return ascend(self.scores, best, self.config.ascent_steps, reach=0.5 / 2**self.config.level).float()

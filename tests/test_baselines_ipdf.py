@@ -1,0 +1,196 @@
+"""IPDF: the same score on every path, the paper's normalisation, the grid in pieces."""
+
+import math
+
+import pytest
+import torch
+
+from aquamam.baselines import ipdf
+from aquamam.baselines.ipdf import IPDF, IPDFConfig, encode_rotation
+from aquamam.errors import InputError
+from aquamam.grid import cell_volume, grid_cell_of, rotate_grid_to, so3_grid
+from aquamam.rotations import geodesic_angle, quat_to_matrix, random_quat
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """The tensors are tiny: two threads on busy cores would mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def tiny(noise: float = 0.1, **options) -> IPDF:
+    torch.manual_seed(0)
+    config = {"encoder": "category", "categories": 3, "category_features": 16, "width": 32, "octaves": 2, "level": 1}
+    model = IPDF(IPDFConfig(**{**config, **options}))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(noise * torch.randn_like(p))
+    return model.eval()
+
+
+def plain_scores(model: IPDF, image: int, q: torch.Tensor) -> torch.Tensor:
+    """f of the paper's description, one rotation after the other, in float64."""
+    net = model.net.double()
+    feature = model.encoder.table.weight[image].double()
+    scores = []
+    for R in quat_to_matrix(q.double()).flatten(-2):
+        waves = []
+        for octave in range(model.config.octaves):
+            waves += [torch.sin(2**octave * math.pi * R), torch.cos(2**octave * math.pi * R)]
+        x = torch.relu(
+            net.image.weight @ feature + net.image.bias + net.query.weight @ torch.cat(waves) + net.query.bias
+        )
+        for layer in net.hidden:
+            x = torch.relu(layer.weight @ x + layer.bias)
+        scores.append((net.out.weight @ x + net.out.bias)[0])
+    model.net.float()
+    return torch.stack(scores)
+
+
+def test_the_papers_toy_model_has_748545_parameters():
+    assert IPDF(IPDFConfig(encoder="category")).parameter_count == 748_545
+
+
+@torch.no_grad()
+def test_scores_of_1000_rotations_agree_on_all_paths(generator):
+    """The training path, the path of the grid (rotations shared by the images, in pieces) and a plain re-computation."""
+    model = tiny(level=2)
+    q = torch.cat([random_quat((1000,), generator=generator, dtype=torch.float64), so3_grid(2)[:200]])
+    images = torch.arange(2)
+    context = model.net.context(model.encoder(images))
+    trained = model.scores(context, q[:, None].expand(-1, 2, 4).float())
+    shared = model.scores(context, q[:, None])
+    plain = torch.stack([plain_scores(model, image, q) for image in (0, 1)], -1)
+    assert trained.abs().max() > 0.3
+    assert torch.allclose(trained.double(), plain, atol=2e-5)
+    assert torch.allclose(shared.double(), plain, atol=2e-5)
+    on_grid = torch.cat(list(model(images).grid_scores()))
+    assert torch.allclose(on_grid[:200], plain[1000:], atol=2e-5)
+
+
+def test_encoding_doubles_angles_exactly(generator):
+    q = random_quat((100,), generator=generator)
+    R = quat_to_matrix(q.double()).flatten(-2)
+    waves = [wave(2**octave * math.pi * R) for octave in range(3) for wave in (torch.sin, torch.cos)]
+    assert torch.allclose(encode_rotation(q, 3).double(), torch.cat(waves, -1), atol=3e-6)
+    assert torch.equal(encode_rotation(-q, 3), encode_rotation(q, 3))
+
+
+@torch.no_grad()
+def test_truth_is_normalised_over_the_grid_turned_to_it(generator):
+    model = tiny(noise=0.3, normaliser="truth")
+    q = random_quat((3, 2), generator=generator, dtype=torch.float64)
+    found = model(torch.arange(2)).log_prob(q)
+    for r in range(3):
+        for image in range(2):
+            scores = plain_scores(model, image, rotate_grid_to(q[r, image], 1))
+            expected = scores.log_softmax(0)[-1] - math.log(cell_volume(1))
+            assert found[r, image].item() == pytest.approx(expected.item(), abs=1e-4)
+
+
+@torch.no_grad()
+def test_both_normalisers_agree_where_the_grid_resolves_the_scores(generator):
+    model = tiny(octaves=1)
+    q = random_quat((4, 2), generator=generator)
+    images = torch.arange(2)
+    still, turned = (model.posterior(images, level=3, normaliser=n).log_prob(q) for n in ("grid", "truth"))
+    assert torch.allclose(still, turned, atol=2e-3)
+
+
+def test_truth_never_exceeds_the_ceiling_of_its_grid(generator):
+    model = tiny(noise=2.0, normaliser="truth")
+    posterior = model(torch.arange(2))
+    assert posterior.ceiling == pytest.approx(math.log(576 / math.pi**2))
+    with torch.no_grad():
+        assert (posterior.log_prob(random_quat((50, 2), generator=generator)) <= posterior.ceiling + 1e-5).all()
+    assert model.posterior(torch.arange(2), level=5).ceiling == pytest.approx(12.38, abs=0.01)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("normaliser", ["grid", "truth"])
+def test_pieces_of_the_grid_change_nothing(normaliser, monkeypatch, generator):
+    model = tiny(noise=0.3, normaliser=normaliser, samples="points")
+    q = random_quat((5, 2), generator=generator)
+    whole = model(torch.arange(2))
+    expected, mode = whole.log_prob(q), whole.mode
+    monkeypatch.setattr(ipdf, "ROWS_AT_ONCE", 50)
+    monkeypatch.setattr(ipdf, "TRUTHS_AT_ONCE", 3)
+    pieces = model(torch.arange(2))
+    assert max(len(piece) for piece in pieces.grid_scores()) <= 25
+    assert torch.allclose(pieces.log_prob(q), expected, atol=1e-4)
+    assert torch.equal(pieces.mode, mode)
+
+
+@pytest.mark.parametrize("rows", [64, 2**14])
+def test_sampled_points_have_the_grids_probabilities(rows, monkeypatch, generator):
+    monkeypatch.setattr(ipdf, "ROWS_AT_ONCE", rows)
+    model = tiny(noise=0.3, samples="points")
+    posterior = model(torch.arange(2))
+    count = 40_000
+    with torch.no_grad():
+        p = torch.cat(list(posterior.grid_scores())).softmax(0)
+    drawn = posterior.sample((count,), generator=generator)
+    for image in range(2):
+        cell = grid_cell_of(drawn[:, image], 1)
+        assert geodesic_angle(drawn[:, image].double(), so3_grid(1)[cell]).max() < 1e-3
+        found = torch.bincount(cell, minlength=576).double()
+        chi_square = ((found - count * p[:, image]).square() / (count * p[:, image])).sum().item()
+        assert abs(chi_square - 575) < 5 * math.sqrt(2 * 575)
+
+
+def test_mode_is_the_grids_best_and_ascent_climbs_from_it():
+    model = tiny(noise=0.3)
+    images = torch.arange(3)
+    posterior = model(images)
+    with torch.no_grad():
+        best = so3_grid(1)[torch.cat(list(posterior.grid_scores())).argmax(0)]
+        assert geodesic_angle(posterior.mode.double(), best).max() < 1e-3
+        climbed = model.posterior(images, ascent_steps=30).mode.double()
+        start, end = posterior.scores(best[None])[0], posterior.scores(climbed[None])[0]
+        assert (end > start).all()
+        step = 0.02 * torch.randn(200, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        nearby = torch.nn.functional.normalize(climbed + step, dim=-1)
+        assert (posterior.scores(nearby) <= end + 0.05 * (end - start)).all()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_loss_is_negative_sampling(shared, generator, monkeypatch):
+    model = tiny(negatives=100, shared_negatives=shared)
+    images, q = torch.arange(3), random_quat((2, 3), generator=generator)
+
+    def loss() -> torch.Tensor:
+        return model.loss(images, q, generator=torch.Generator().manual_seed(7))
+
+    drawn = random_quat((100, 1 if shared else 3), generator=torch.Generator().manual_seed(7)).expand(100, 3, 4)
+    context = model.net.context(model.encoder(images))
+    true, others = model.scores(context, q), model.scores(context, drawn)
+    rows = [torch.cat([true[r : r + 1], others]).log_softmax(0)[0] for r in range(2)]
+    expected = -(torch.stack(rows) - math.log(math.pi**2 / 101)).mean()
+    assert torch.allclose(loss(), expected, atol=1e-5)
+    whole = torch.autograd.grad(loss(), model.net.query.weight)[0]
+    monkeypatch.setattr(
+        ipdf, "CHUNK_FLOATS", 2 * 32 * 3 * 7
+    )  # pieces of seven negatives, recomputed in the backward pass
+    assert torch.allclose(torch.autograd.grad(loss(), model.net.query.weight)[0], whole, atol=1e-5)
+
+
+def test_likelihood_can_be_differentiated_through_the_grid(generator):
+    model = tiny(noise=0.3)
+    images, q = torch.arange(2), random_quat((3, 2), generator=generator)
+    weight = model.net.hidden[0].weight
+    gradient = torch.autograd.grad(model(images).log_prob(q).sum(), weight)[0]
+    grid = so3_grid(1)
+    context = model.net.context(model.encoder(images))
+    scores = model.scores(context, grid[:, None])
+    plain = (model.scores(context, q) - scores.logsumexp(0)).sum()
+    assert torch.allclose(gradient, torch.autograd.grad(plain, weight)[0], atol=1e-4)
+
+
+def test_options_are_checked_when_asked_for():
+    with pytest.raises(InputError, match="level"):
+        tiny().posterior(torch.arange(1), level=40)
+    with pytest.raises(InputError, match="normaliser"):
+        tiny().posterior(torch.arange(1), normaliser="maybe")
