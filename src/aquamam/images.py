@@ -1,25 +1,69 @@
 """Pictures of any kind to the tensors that networks read."""
 
-from collections.abc import Sequence
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from aquamam.errors import InputError
 
 ImageInput: TypeAlias = Tensor | Image.Image | Sequence[Tensor | Image.Image]
 
+# What is looked for in a folder; a file that is named is read whatever its ending.
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".avif", ".jp2")
+
+
+def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """Image files: those that are named, and those in folders that are named, at any depth and sorted."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in ENDINGS and not p.name.startswith(".")]
+        if not inside:
+            raise InputError(f"a folder must hold images ({', '.join(ENDINGS)}), and {path} holds none.")
+        found += inside
+    return found
+
+
+def read_image(path: str | os.PathLike[str]) -> Image.Image:
+    """An image file as upright 8-bit RGB; whatever is wrong with the file is told in one sentence."""
+    name = os.fspath(path)
+    try:
+        with Image.open(path) as file:
+            return to_rgb(file)
+    except FileNotFoundError:
+        raise InputError(f"there is no image at {name}.") from None
+    except IsADirectoryError:
+        raise InputError(f"an image must be a file, and {name} is a folder.") from None
+    except UnidentifiedImageError:
+        raise InputError(f"{name} is not an image of a known kind; try PNG, JPEG, WebP, TIFF or BMP.") from None
+    except Image.DecompressionBombError:
+        raise InputError(f"{name} has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels; scale it down.") from None
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error) as error:
+        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise InputError(f"{name} cannot be read ({reason}); it may be damaged, copy it again.") from error
+
 
 def to_rgb(image: Image.Image) -> Image.Image:
     """Any PIL image as upright 8-bit RGB: EXIF orientation applied, 16 bits scaled down, transparency laid over white."""
     image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        values = np.asarray(image, dtype=np.float64)
-        top = 65535.0 if image.mode != "F" or values.max(initial=0) > 1 else 1.0
-        image = Image.fromarray(np.clip(values / top * 255 + 0.5, 0, 255).astype(np.uint8), "L")
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        top = 65535.0
+        if (
+            image.mode == "F"
+        ):  # floating point has no full scale of its own: the smallest usual one that holds the values
+            top = next((t for t in (1.0, 255.0) if values.max(initial=0) <= t), top)
+        image = Image.fromarray(np.clip(values / top * 255 + 0.5, 0, 255).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
@@ -27,13 +71,31 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def fit_to(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """An RGB image resized with antialiasing to (height, width); sides that are too short are padded in the median colour of the
+    border, since stretching would change the rotation that the picture shows."""
+    height, width = size
+    if image.size == (width, height):
+        return image
+    if 0 in image.size:
+        raise InputError(f"an image must have pixels, got one of {image.width} x {image.height}.")
+    scale = min(width / image.width, height / image.height)
+    inner = (max(1, min(width, round(image.width * scale))), max(1, min(height, round(image.height * scale))))
+    image = image.resize(inner, Image.Resampling.BICUBIC, reducing_gap=3.0)
+    if inner == (width, height):
+        return image
+    pixels = np.asarray(image)
+    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    padded = Image.new("RGB", (width, height), tuple(np.median(border, axis=0).astype(int).tolist()))
+    padded.paste(image, ((width - inner[0]) // 2, (height - inner[1]) // 2))
+    return padded
+
+
 def pil_to_tensor(image: Image.Image, channels: int, size: tuple[int, int]) -> Tensor:
-    """Upright, resized with antialiasing, uint8 (channels, H, W)."""
-    image = to_rgb(image)
+    """Upright, fitted to the size, uint8 (channels, H, W)."""
+    image = fit_to(to_rgb(image), size)
     if channels == 1:
         image = image.convert("L")
-    if image.size != (size[1], size[0]):
-        image = image.resize((size[1], size[0]), Image.Resampling.BICUBIC, reducing_gap=3.0)
     pixels = torch.from_numpy(np.array(image))
     return pixels[None] if channels == 1 else pixels.permute(2, 0, 1)
 
