@@ -23,7 +23,7 @@ def cell_probabilities(posterior) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     chart = torch.arange(cells.chart.count).repeat_interleave(len(legal))
     cell = legal.repeat(cells.chart.count, 1)
     point = cells.chart.split(cells.chart.join(chart, cells.representative(cell)))._replace(
-        index=chart, u=cells.representative(cell)
+        chart=chart, u=cells.representative(cell)
     )
     grown = type(point)(*(part[:, None].expand(-1, posterior._batch, *part.shape[1:]) for part in point))
     log_p = [

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.distributions import Distribution, constraints
@@ -226,10 +227,9 @@ class QuaternionSentences(RotationDistribution):
         token = point.chart * self.cells.bins + cell[..., 0]
         log_p = self._first().gather(-1, token.T).T
         logits = self._rest(point, cell)
-        for step in (0, 1):
-            label = cell[..., step + 1, None]
-            log_p = log_p + logits[..., step, :].gather(-1, label).squeeze(-1) - logits[..., step, :].logsumexp(-1)
-        return log_p
+        # both steps at once: indexing one step at a time costs a whole tensor of zeros each in the backward pass
+        rest = logits.gather(-1, cell[..., 1:, None]).squeeze(-1) - logits.logsumexp(-1)
+        return log_p + rest.sum(-1)
 
     def _rest(
         self, point: ChartPoint, cell: Int[Tensor, "rotations batch 3"]
@@ -355,13 +355,38 @@ def _sampler(count: int, generator: torch.Generator) -> Choose:
 
     def choose(total: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]:
         rows, batch, _ = log_p.shape
-        cdf = log_p.double().exp().cumsum(-1)
         u = torch.rand((count, batch), generator=generator, dtype=torch.float64, device=log_p.device)
         if rows == 1:  # the first token: all samples of an image share one CDF
-            target = (u * cdf[0, :, -1]).T.contiguous()
-            return torch.zeros_like(u, dtype=torch.long), torch.searchsorted(cdf[0], target, right=True).T
-        target = u[..., None] * cdf[..., -1:]
+            cdf = log_p[0].double().exp().cumsum(-1)
+            target = _below(u.T * cdf[:, -1:], cdf[:, -1:]).contiguous()
+            return torch.zeros_like(u, dtype=torch.long), torch.searchsorted(cdf, target, right=True).T
         parent = torch.arange(rows, device=log_p.device)[:, None].expand(rows, batch)
-        return parent, torch.searchsorted(cdf, target, right=True).squeeze(-1)
+        return parent, _inverse_cdf(log_p.exp(), u)
 
     return choose
+
+
+def _inverse_cdf(
+    p: Float[Tensor, "rotations batch tokens"], u: Float[Tensor, "rotations batch"], width: int = 64
+) -> Int[Tensor, "rotations batch"]:
+    """The token at which the cumulative probability passes u: first its block of 64, then its place in the block.
+
+    One running sum in double over 50,257 tokens would be most of the time that a sample takes.
+    """
+    tokens = p.shape[-1]
+    whole = tokens - tokens % width
+    blocks = p[..., :whole].unflatten(-1, (-1, width)).sum(-1)
+    cdf = torch.cat([blocks, p[..., whole:].sum(-1, keepdim=True)], -1).double().cumsum(-1)
+    target = _below(u[..., None] * cdf[..., -1:], cdf[..., -1:])
+    block = torch.searchsorted(cdf, target, right=True)
+    before = F.pad(cdf, (1, 0)).gather(-1, block)
+    share = (target - before) / (cdf.gather(-1, block) - before)  # uniform again, now inside the block
+    places = block * width + torch.arange(width, device=p.device)
+    inside = torch.where(places < tokens, p.gather(-1, places.clamp_max(tokens - 1)), 0.0).double().cumsum(-1)
+    place = torch.searchsorted(inside, _below(share * inside[..., -1:], inside[..., -1:]), right=True)
+    return (block * width + place).squeeze(-1)
+
+
+def _below(x: Tensor, limit: Tensor) -> Tensor:
+    """x, but less than the limit even after rounding: at the limit itself the search would leave the table."""
+    return torch.minimum(x, torch.nextafter(limit, torch.zeros_like(limit)))
