@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "reproduce": "run an experiment of the paper and write its figures and figures' numbers",
     "render": "render a solid or a mesh into a data set",
     "train": "train a preset; stopped, it resumes",
+    "evaluate": "likelihood, errors, calibration and speed of a model on held-out images",
     "data": "look into a data set of any known layout",
     "demo": "the main job: see what a distribution over rotations looks like",
 }
