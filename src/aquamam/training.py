@@ -192,7 +192,7 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip if config.clip else math.inf)
         if not torch.isfinite(loss) or not torch.isfinite(norm):
             raise TrainingStopped(
-                f"the loss or its gradient is not finite at step {progress.step} (loss {float(loss):.4g}); the last good checkpoint is in "
+                f"the loss or its gradient is not finite at step {progress.step} (loss {float(loss.detach()):.4g}); the last good checkpoint is in "
                 f"{self.out}; try a lower lr than {config.lr:g}."
             )
         self.optimizer.step()

@@ -1,0 +1,242 @@
+"""Training never loses work, is the same on one process and on two, and learns what is true."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from synthetic import KnownMixture
+from train_tiny import MODEL, tiny_trainer
+
+from aquamam.checkpoint import load, load_tensors
+from aquamam.datasets.base import Batch, UnreadableExample
+from aquamam.errors import InputError
+from aquamam.model import ModelConfig
+from aquamam.recipes import PAPER, TrainConfig
+from aquamam.symmetry import SymmetryGroup
+from aquamam.training import TrainingStopped, draw_labels
+
+HERE = Path(__file__).parent
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    tensors, description = load_tensors(Path(folder) / "state.safetensors")
+    assert description["progress"]["finished"]
+    return tensors
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_stopped_run_resumes_bit_for_bit(tmp_path):
+    whole = tiny_trainer(tmp_path / "whole")
+    whole.fit()
+
+    def stop(progress, _):
+        if progress.step == 40:
+            raise Stop
+
+    with pytest.raises(Stop):
+        tiny_trainer(tmp_path / "parts").fit(stop)
+    torch.manual_seed(123)  # whatever happened in between
+    again = tiny_trainer(tmp_path / "parts")
+    again.fit()
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "parts")]
+    assert [json.loads(line)["step"] for line in logs[0]] == [20, 40, 60]
+    assert [json.loads(line)["log_likelihood"] for line in logs[0]] == [
+        json.loads(line)["log_likelihood"] for line in logs[1]
+    ]
+    assert tiny_trainer(tmp_path / "parts").fit().step == 60  # finished: nothing more to do
+
+
+def test_killed_at_five_moments_it_ends_with_the_same_weights(tmp_path):
+    command = [sys.executable, str(HERE / "train_tiny.py")]
+    whole = tiny_trainer(tmp_path / "whole", steps=250)
+    whole.fit()
+    kills, moments = 0, random.Random(0)
+    for _ in range(40):
+        with subprocess.Popen([*command, str(tmp_path / "parts"), "250"], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            if kills < 5:
+                time.sleep(moments.uniform(0.1, 0.8))
+                process.kill()
+                kills += 1
+                continue
+            assert process.stdout.read() == "done\n"
+        break
+    assert kills == 5
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert not list((tmp_path / "parts").glob("*.tmp"))
+
+
+def test_two_processes_equal_one(tmp_path):
+    """The same global batch gives the same weights and validation figures on one process and on two under torchrun and gloo."""
+    # a large eps: keys' biases have no gradient but rounding, which Adam would blow up to full steps
+    changes = {"dropout": 0.0, "eps": 1e-3}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run(
+        [*launch, str(HERE / "train_tiny.py"), str(tmp_path / "two"), "20", json.dumps(changes)],
+        check=True,
+        capture_output=True,
+    )
+    tiny_trainer(tmp_path / "one", 20, replace(MODEL, dropout=changes.pop("dropout")), **changes).fit()
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name, tensor in one.items():
+        if name.startswith(("model.", "average.")):
+            assert torch.allclose(tensor, two[name], atol=2e-5), name
+    figures = [
+        json.loads((tmp_path / n / "log.jsonl").read_text().splitlines()[-1])["log_likelihood"] for n in ("one", "two")
+    ]
+    assert figures[0] == pytest.approx(figures[1], abs=1e-4)
+
+
+def test_it_learns_a_known_distribution(tmp_path):
+    """The held-out log-likelihood approaches the true density's, and never passes it by more than chance."""
+    model = ModelConfig(
+        bins=20, dim=32, heads=4, layers=2, hidden=64, embedding="stem", image_size=8, stem=(8, 8), stem_blocks=(0, 0)
+    )
+    trainer = tiny_trainer(tmp_path, 350, model, batch_size=256, validate_every=350, lr=4e-3, averaging=0.98)
+    valid = KnownMixture(split="valid", length=2000)
+    trainer.fit()
+    batch = valid.batch(range(2000))
+    q = batch.rotations[:, 0]
+    truth = torch.where(torch.arange(2000) % 2 == 0, valid.log_density(q, 0), valid.log_density(q, 1))
+    with torch.no_grad():
+        learnt = load(tmp_path)(batch.images).log_prob(q)
+    gap = truth - learnt
+    assert gap.mean() < 0.15
+    assert gap.mean() > -4 * gap.std() / 2000**0.5
+
+
+def test_true_density_of_the_synthetic_data_integrates_to_one(generator):
+    from aquamam.rotations import random_quat
+
+    q = random_quat((200_000,), generator=generator, dtype=torch.float64)
+    for kind in (0, 1):
+        mass = KnownMixture().log_density(q, kind).exp() * np.pi**2
+        assert abs(mass.mean() - 1) < 4 * mass.std() / 200_000**0.5
+
+
+def test_labels_are_equivalent_rotations_with_weights_that_sum_to_one(generator):
+    from aquamam.rotations import random_quat
+
+    class Cans(KnownMixture):
+        def symmetry(self, label):
+            return SymmetryGroup.revolution((0, 1, 0), flip=True) if label == "can" else None
+
+    q = random_quat((6, 1), generator=generator, dtype=torch.float64)
+    batch = Batch(
+        images=torch.zeros(6, 3, 4, 4, dtype=torch.uint8), rotations=q, counts=torch.ones(6, dtype=torch.int64),
+        labels=("can", "box") * 3, indices=tuple(range(6)),
+    )  # fmt: skip
+    drawn, weight = draw_labels(batch, Cans(), 5, seed=0, positions=np.arange(6))
+    assert drawn.shape == (5, 6, 4)
+    assert torch.allclose(weight.sum(0), torch.ones(6))
+    group = SymmetryGroup.revolution((0, 1, 0), flip=True)
+    assert group.distance(drawn[:, ::2], q[::2, 0]).max() < 1e-6
+    assert torch.allclose(drawn[:, 1::2], q[1::2, 0].expand(5, 3, 4))
+    assert len(drawn[:, 0].unique(dim=0)) == 5
+
+
+def test_listed_equivalents_are_all_drawn():
+    rotations = torch.eye(4, dtype=torch.float64)[None, :3].expand(200, 3, 4)
+    batch = Batch(
+        images=torch.zeros(200, 3, 4, 4, dtype=torch.uint8), rotations=rotations, counts=torch.tensor([3, 2] * 100),
+        labels=("a",) * 200, indices=tuple(range(200)),
+    )  # fmt: skip
+    drawn, _ = draw_labels(batch, KnownMixture(), 1, seed=0, positions=np.arange(200))
+    assert len(drawn[0, ::2].unique(dim=0)) == 3
+    assert len(drawn[0, 1::2].unique(dim=0)) == 2
+
+
+def test_plateau_halves_the_rate_and_stops_at_the_second_idle_halving(tmp_path, monkeypatch):
+    trainer = tiny_trainer(
+        tmp_path, 10_000, schedule="plateau", epoch_size=32, patience=2, smoothing=0.0, averaging=0.0
+    )
+    values = iter([1.0, 2.0, 1.5, 1.5, 2.5, 2.0, 2.0, 2.0, 2.0, 9.0])
+    monkeypatch.setattr(trainer, "validate", lambda: next(values))
+    progress = trainer.fit()
+    assert (
+        progress.step == 9
+    )  # improved at 2.0 and 2.5; halved after 1.5, 1.5, then twice in a row without an improvement
+    assert progress.halvings == 3
+    assert progress.best == 2.5
+
+
+def test_papers_recipe_is_to_the_letter():
+    assert (PAPER.lr, PAPER.betas, PAPER.eps, PAPER.batch_size, PAPER.patience) == (1e-4, (0.9, 0.999), 1e-9, 128, 5)
+    assert PAPER.optimizer == "adam"
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_kept(tmp_path, monkeypatch):
+    tiny_trainer(tmp_path, 40).fit(lambda progress, _: None)
+    before = (tmp_path / "state.safetensors").read_bytes()
+    trainer = tiny_trainer(tmp_path / "other", 40)
+    monkeypatch.setattr(type(trainer.model), "loss", lambda self, *a, **k: next(self.parameters()).sum() * torch.nan)
+    with pytest.raises(TrainingStopped, match="not finite at step 0"):
+        trainer.fit()
+    assert (tmp_path / "state.safetensors").read_bytes() == before
+
+
+def test_unreadable_images_are_skipped_counted_and_named_and_many_stop_the_run(tmp_path):
+    class Holes(KnownMixture):
+        every = 200
+
+        def image(self, i):
+            if i % self.every == 7:
+                raise UnreadableExample(f"image {i} is damaged.")
+            return super().image(i)
+
+    trainer = tiny_trainer(tmp_path / "few", 40)
+    trainer.stream = replace(trainer.stream, dataset=Holes())
+    progress = trainer.fit()
+    assert progress.skipped == 7
+    assert "image 1207" in progress.skipped_names[-1]
+    trainer = tiny_trainer(tmp_path / "many", 100)
+    Holes.every = 20
+    trainer.stream = replace(trainer.stream, dataset=Holes())
+    with pytest.raises(TrainingStopped, match="cannot be read"):
+        trainer.fit()
+
+
+def test_data_and_model_must_fit(tmp_path):
+    with pytest.raises(InputError, match="image_size=8"):
+        tiny_trainer(tmp_path, model=replace(MODEL, image_size=16))
+    with pytest.raises(InputError, match="categories cannot"):
+        tiny_trainer(tmp_path, model=replace(MODEL, embedding="category"))
+
+
+def test_another_runs_folder_is_refused(tmp_path):
+    tiny_trainer(tmp_path, 20).fit()
+    with pytest.raises(InputError, match="another run: train.lr"):
+        tiny_trainer(tmp_path, 20, lr=1e-3).fit()
+
+
+@pytest.mark.parametrize(
+    "change", [{"lr": 0.0}, {"schedule": "linear"}, {"batch_size": 0}, {"warmup": 1.0}, {"clip": -1.0}]
+)
+def test_bad_training_configs_get_one_clear_sentence(change):
+    with pytest.raises(InputError, match="must"):
+        TrainConfig(**change)
+
+
+def test_schedules_start_low_end_at_zero_and_labels_end_exact():
+    config = TrainConfig()
+    assert config.learning_rate(0.0) < 0.01 * config.lr
+    assert config.learning_rate(config.warmup) == pytest.approx(config.lr)
+    assert config.learning_rate(1.0) == pytest.approx(0, abs=1e-9)
+    assert config.label_width(0.0) == 12
+    assert config.label_width(0.6) == 0

@@ -1,0 +1,57 @@
+"""A tiny training run as a process of its own: python train_tiny.py OUT STEPS [JSON]; also under torchrun."""
+
+import json
+import sys
+from dataclasses import replace
+
+from synthetic import KnownMixture
+
+from aquamam.model import ModelConfig
+from aquamam.parallel import process_group
+from aquamam.recipes import TrainConfig
+from aquamam.training import Trainer
+
+MODEL = ModelConfig(
+    bins=16,
+    dim=16,
+    heads=2,
+    layers=2,
+    hidden=32,
+    dropout=0.1,
+    embedding="stem",
+    image_size=8,
+    stem=(8, 8),
+    stem_blocks=(0, 1),
+)
+
+
+def tiny_trainer(out, steps: int = 60, model: ModelConfig = MODEL, **changes) -> Trainer:
+    settings = {
+        "batch_size": 32,
+        "validate_every": 20,
+        "validation_size": 64,
+        "checkpoint_seconds": 0.05,
+        "threads": 0,
+        "lr": 3e-3,
+        "smoothing": 2.0,
+    }
+    config = TrainConfig(steps=steps, **{**settings, **changes})
+    return Trainer(
+        "aquamam",
+        model.to_dict(),
+        config,
+        KnownMixture(),
+        KnownMixture(split="valid", length=64),
+        out,
+        device="cpu",
+        quiet=True,
+    )
+
+
+if __name__ == "__main__":
+    out, steps, changes = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+    with process_group("cpu"):
+        trainer = tiny_trainer(out, steps, replace(MODEL, dropout=changes.pop("dropout", 0.1)), **changes)
+        print("ready", flush=True)
+        trainer.fit()
+        print("done", flush=True)
