@@ -221,7 +221,7 @@ def test_data_and_model_must_fit(tmp_path):
 
 def test_another_runs_folder_is_refused(tmp_path):
     tiny_trainer(tmp_path, 20).fit()
-    with pytest.raises(InputError, match="another run: train.lr"):
+    with pytest.raises(InputError, match=r"another run: train\.lr"):
         tiny_trainer(tmp_path, 20, lr=1e-3).fit()
 
 

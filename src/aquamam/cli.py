@@ -28,18 +28,25 @@ EPILOG = """examples:
 """
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Examples as written, and names and their help on one line."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=28)
+
+
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """The whole parser, or one whose only filled-in command is `command`: filling in all would import all."""
     parser = argparse.ArgumentParser(
         prog="aquamam",
         description="Distributions over 3D rotations given an image.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"aquamam {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, line in COMMANDS.items():
-        sub = subparsers.add_parser(name, help=line, formatter_class=argparse.RawDescriptionHelpFormatter)
+        sub = subparsers.add_parser(name, help=line, formatter_class=_Help)
         if command in (None, name):
             module = import_module(f"aquamam.commands.{name}")
             sub.description = module.HELP

@@ -1,0 +1,96 @@
+"""The command line: help, facts, and errors as one sentence."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from aquamam.cli import COMMANDS, main
+
+
+def test_the_module_and_the_script_say_what_they_can_do():
+    out = subprocess.run([sys.executable, "-m", "aquamam", "--help"], capture_output=True, text=True, check=True).stdout
+    assert "Distributions over 3D rotations" in out
+    for command in COMMANDS:
+        assert f"\n    {command} " in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert "examples:" in out
+    assert f"aquamam {command}" in out
+
+
+@pytest.mark.parametrize(
+    ("preset", "parameters", "bins", "ceiling"),
+    [("toy", 3_510_609, 50_257, 30.3954), ("die", 20_000_756, 500, 16.5644)],
+)
+def test_info_tells_parameters_bins_and_ceiling(preset, parameters, bins, ceiling, capsys):
+    assert main(["info", preset, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["parameters"], facts["bins"], facts["chart"], facts["density"]) == (
+        parameters,
+        bins,
+        "hemisphere",
+        "paper",
+    )
+    assert facts["ceiling"] == pytest.approx(ceiling, abs=1e-3)
+    assert main(["info", preset]) == 0
+    assert f"{parameters:,}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["info", "no-such-model"], "no checkpoint"),
+        (["train", "no-such-preset", "--data", "render:die"], "no preset"),
+        (["train", "die-small", "--data", "nowhere"], "no data set"),
+        (["train", "die-small", "--data", "render:die", "--set", "colour=1"], "colour"),
+        (["train", "die-small", "--data", "render:die", "--set", "lr"], "FIELD=VALUE"),
+        (["train", "die-small", "--data", "render:die", "--set", "bins=many"], "bins must be int"),
+        (["train", "die-small", "--data", "render:die", "--time-budget", "soon"], "45m"),
+        (["train", "die-small", "--data", "render:", "--steps", "1"], "render:die"),
+        (["train", "die-small", "--data", "render:die", "--steps", "0"], "at least 1"),
+    ],
+)
+def test_errors_are_one_sentence_and_exit_2(arguments, sentence, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("aquamam: ")
+    assert sentence in error
+    assert "\n" not in error
+    assert error.endswith(".")
+
+
+def test_unknown_commands_exit_2(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["fly"])
+    assert stop.value.code == 2
+
+
+def test_train_command_trains_and_resumes(tmp_path, capsys):
+    arguments = ["train", "die-small", "--data", "render:die", "--out", str(tmp_path), "--steps", "3", "--quiet"]
+    small = [
+        "dim=16",
+        "heads=2",
+        "layers=1",
+        "hidden=16",
+        "bins=12",
+        "image_size=16",
+        "stem=[4,4]",
+        "stem_blocks=[0,0]",
+        "batch_size=4",
+    ]
+    for setting in [*small, "validation_size=4", "validate_every=2"]:
+        arguments += ["--set", setting]
+    assert main(arguments) == 0
+    assert "3 steps, 12 images" in capsys.readouterr().out
+    assert main(arguments) == 0  # finished: says the same again
+    assert main(["info", str(tmp_path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["info"]["data"]["objects"][0]["name"] == "die"

@@ -1,0 +1,85 @@
+"""The package's shape: imports point one way, start-up is light, public names exist."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import aquamam
+
+ROOT = Path(aquamam.__file__).parent
+# A module may import only from the lines above its own, and from its own line.
+ORDER = [
+    ["errors"],
+    ["rotations"],
+    ["grid"],
+    ["symmetry"],
+    ["images"],
+    ["charts"],
+    ["cells"],
+    ["distribution"],
+    ["modes"],
+    ["layers"],
+    ["model"],
+    ["baselines"],
+    ["recipes"],
+    ["checkpoint"],
+    ["presets"],
+    ["meshes"],
+    ["solids"],
+    ["raster", "raster_numpy"],
+    ["render"],
+    ["datasets"],
+    ["parallel"],
+    ["training"],
+    ["metrics"],
+    ["plotting"],
+    ["web"],
+    ["figures"],
+    ["report"],
+    ["evaluation"],
+    ["experiments"],
+    ["commands"],
+    ["cli"],
+    ["__main__"],
+]
+RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
+
+
+def imported(path: Path) -> set[str]:
+    """Names of the aquamam modules that a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "aquamam":
+            found |= {alias.name for alias in node.names if alias.name in RANK}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("aquamam."):
+            found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("aquamam.")}
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in sorted(ROOT.rglob("*.py")) if p.name != "__init__.py" or p.parent != ROOT], ids=str
+)
+def test_imports_point_upwards(path):
+    module = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    assert module in RANK, f"give {module} a place in ORDER"
+    later = {other for other in imported(path) if RANK[other] > RANK[module]}
+    assert not later, f"{module} imports {sorted(later)}, which stand below it"
+
+
+@pytest.mark.parametrize("code", ["import aquamam", "from aquamam.cli import main; main(['info', '--help'])"])
+def test_start_up_does_not_import_torch(code):
+    check = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True, capture_output=True)
+
+
+def test_public_names_exist():
+    for name in aquamam.__all__:
+        assert getattr(aquamam, name) is not None
+    assert set(aquamam.__all__) <= set(dir(aquamam))
+    with pytest.raises(AttributeError, match="public names"):
+        _ = aquamam.nonsense
