@@ -108,7 +108,7 @@ def open_data(
         raise InputError(f"there is no data set at {source!r}; make one with aquamam render, or use --data render:die.")
     if split is None:
         there = splits_of(source)
-        held_out = [s for start in ("test", "val") for s in there if s.startswith(start)]
+        held_out = [s for start in ("test", "val", "all") for s in there if s.startswith(start)]  # all: undivided
         if not held_out:
             raise InputError(
                 f"{source} has no test or validation split, only {', '.join(there) or 'none'}; name one with --split."

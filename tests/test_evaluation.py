@@ -1,0 +1,384 @@
+"""An evaluation tells the truth about models whose truth is known, on one process and on two."""
+
+import json
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from synthetic import KnownMixture
+from tables import table_posterior
+from torch import nn
+
+from aquamam.baselines.classification import CellProbabilities
+from aquamam.cells import Cells
+from aquamam.checkpoint import load, save_model
+from aquamam.cli import main
+from aquamam.commands.evaluate import open_data
+from aquamam.datasets.base import RotationDataset, UnreadableExample
+from aquamam.datasets.rendered import RenderedDataset
+from aquamam.distribution import RotationDistribution
+from aquamam.errors import InputError
+from aquamam.evaluation import evaluate
+from aquamam.figures import Figures
+from aquamam.model import AQuaMaM, ModelConfig
+from aquamam.report import page_of
+from aquamam.rotations import LOG_UNIFORM, geodesic_angle, multiply, random_quat, rotvec_to_quat
+from aquamam.solids import solid
+from aquamam.symmetry import SymmetryGroup
+
+SIDE = 8
+TINY = ModelConfig(bins=12, dim=16, heads=2, layers=1, hidden=16, embedding="stem", image_size=SIDE, stem=(8,), stem_blocks=(0,))  # fmt: skip
+
+
+class Listed(RotationDataset):
+    """Given rotations (n, equivalents, 4); the first two pixels hold the example's number."""
+
+    kind = "listed"
+
+    def __init__(self, rotations, *, group=None, classes=("thing",), broken=()):
+        self._rotations, self._group, self.classes, self._broken = rotations.double().numpy(), group, classes, broken
+        self.size = SIDE
+
+    def __len__(self):
+        return len(self._rotations)
+
+    def label(self, i):
+        return self.classes[i % len(self.classes)]
+
+    def image(self, i):
+        if i in self._broken:
+            raise UnreadableExample(f"image {i} cannot be read; replace it.")
+        image = np.zeros((SIDE, SIDE, 3), np.uint8)
+        image[0, 0, :2] = divmod(i, 256)
+        return image
+
+    def rotations(self, i):
+        return self._rotations[i]
+
+    def symmetry(self, label):
+        return self._group
+
+
+class Model(nn.Module):
+    """A function from the examples' numbers to a posterior, as a model."""
+
+    kind = "test"
+
+    def __init__(self, posterior):
+        super().__init__()
+        self.posterior, self.config = posterior, SimpleNamespace(image_size=SIDE)
+        self.anchor = nn.Parameter(torch.zeros(()))
+
+    def forward(self, images):
+        return self.posterior(images[:, 0, 0, 0].long() * 256 + images[:, 1, 0, 0])
+
+
+class Around(RotationDistribution):
+    """Draws turned by random equivalents and by up to `angle` about random axes; a density that falls with the angle to the nearest one."""
+
+    def __init__(self, centre, group, angle=0.3):
+        super().__init__(len(centre))
+        self.centre, self.group, self.angle = centre, group, angle
+
+    def _log_prob(self, q):
+        return LOG_UNIFORM - self.group.distance(self.centre.expand(q.shape), q)
+
+    def _sample(self, count, generator):
+        u = torch.rand(count, len(self.centre), 2, generator=generator, dtype=torch.float64)
+        return multiply(self.turned(generator, count), self.group.element(u))
+
+    def turned(self, generator, count):
+        axis = torch.randn(count, len(self.centre), 3, generator=generator, dtype=torch.float64)
+        size = torch.rand(count, len(self.centre), 1, generator=generator, dtype=torch.float64) * self.angle
+        return multiply(self.centre, rotvec_to_quat(axis / axis.norm(dim=-1, keepdim=True) * size))
+
+    def _mode(self):
+        return multiply(self.centre, self.group.element(torch.full((len(self.centre), 2), 0.6, dtype=torch.float64)))
+
+
+def table_model(scale=1.0):
+    """One table for all images."""
+    return Model(lambda numbers: table_posterior(Cells.make("atlas", 16), batch=1, scale=scale).expand((len(numbers),)))
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """A thousand truths that are draws from the table's posterior at scale 1."""
+    posterior = table_model().posterior(torch.arange(1))
+    return Listed(posterior.sample((1000,), generator=torch.Generator().manual_seed(1)))
+
+
+def test_truths_from_the_model_itself_are_calibrated_and_as_likely_as_its_entropy_says(drawn):
+    evaluation = evaluate(table_model(), drawn, samples=50, quiet=True)
+    figures = evaluation.figures
+    assert figures.pit_p > 0.001
+    assert evaluation.verdict == "no miscalibration seen"
+    for level in (50, 90, 95):
+        sigma = math.sqrt(level * (100 - level) / 1000) / 100
+        assert abs(getattr(figures, f"coverage{level}") - level / 100) < 4 * sigma
+    entropy, error = (
+        table_model().posterior(torch.arange(1)).entropy(20_000, generator=torch.Generator().manual_seed(2))
+    )
+    assert abs(figures.mean_log_likelihood + float(entropy)) < 4 * math.hypot(figures.log_likelihood_se, float(error))
+    assert evaluation.ceiling == pytest.approx(Cells.make("atlas", 16).ceiling)
+    assert list(evaluation.strategies) == ["greedy", "beam", "expected"]
+
+
+@pytest.mark.parametrize(("scale", "verdict"), [(2.0, "too sure"), (0.3, "not sure enough")])
+def test_a_model_that_is_too_sharp_or_too_flat_is_told_so(drawn, scale, verdict):
+    evaluation = evaluate(table_model(scale), drawn, samples=50, strategies=["greedy"], quiet=True)
+    assert evaluation.verdict == verdict
+    assert (evaluation.figures.coverage90 < 0.87) == (verdict == "too sure")
+
+
+def test_the_true_density_reaches_its_entropy_and_a_uniform_pit():
+    data = KnownMixture(kappa=6.0, size=SIDE, length=300)
+
+    class True_(RotationDistribution):
+        def __init__(self, kinds):
+            super().__init__(len(kinds))
+            self.kinds = kinds
+
+        def _log_prob(self, q):
+            return torch.stack([data.log_density(q[:, i], k) for i, k in enumerate(self.kinds)], 1)
+
+        def _sample(self, count, generator):
+            first = int(torch.randint(1 << 20, (), generator=generator))
+            draws = KnownMixture(kappa=6.0, split="other")
+            q = [[draws.rotations(2 * (first + n * len(self.kinds) + i) + k)[0] for i, k in enumerate(self.kinds)] for n in range(count)]  # fmt: skip
+            return torch.tensor(np.array(q))
+
+    model = Model(lambda numbers: None)
+    model.forward = lambda images: True_([int(pixel[1] > pixel[0]) for pixel in images[:, :, 0, 0]])
+    evaluation = evaluate(model, data, samples=7, strategies=["expected"], quiet=True)
+    expected = np.mean([float(data.log_density(torch.from_numpy(data.rotations(i)), i % 2)) for i in range(300)])
+    assert evaluation.figures.mean_log_likelihood == pytest.approx(expected)
+    assert evaluation.figures.pit_p > 0.001
+    assert list(evaluation.classes) == ["one", "three"]
+    assert evaluation.classes["one"].mean_log_likelihood > evaluation.classes["three"].mean_log_likelihood
+    both = [evaluation.classes[name].median_error_deg for name in ("one", "three")]
+    assert evaluation.class_mean.median_error_deg == pytest.approx(sum(both) / 2)
+    assert evaluation.class_mean.images == 300
+
+
+GROUPS = {"C4": SymmetryGroup.cyclic(4), "cylinder": SymmetryGroup.revolution(flip=True)}
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["group", "list"])
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS.keys())
+def test_equivalent_predictions_have_no_error_and_symmetric_labels_need_not_be_drawn_evenly(group, listed):
+    generator = torch.Generator().manual_seed(0)
+    centre = random_quat((300,), generator=generator, dtype=torch.float64)
+    truths = Around(centre, group).turned(generator, 1)[0][:, None]  # always the same of the equivalents
+    if listed:
+        truths = group.equivalents(truths[:, 0], 90)
+    data = Listed(truths, group=None if listed else group)
+    model = Model(lambda numbers: Around(centre[numbers], group))
+    evaluation = evaluate(model, data, samples=40, quiet=True)
+    assert list(evaluation.strategies) == ["greedy", "expected"]  # no cells, no beam
+    aware, plain = evaluation.strategies["greedy"], evaluation.plain["greedy"]
+    assert aware.mean_error_deg < math.degrees(0.3)
+    assert plain.mean_error_deg > 60
+    assert aware.acc15 > 0.8
+    assert evaluation.symmetric
+    assert evaluation.symmetries == {"thing": "listed" if listed else "known"}
+    assert evaluation.figures.pit_p > 0.001
+    assert evaluation.figures.spread_deg < math.degrees(0.45)
+    assert evaluation.columns["found"].mean() > 0.5
+
+
+def test_likelihoods_average_over_a_group_as_over_its_list():
+    group, q = (
+        SymmetryGroup.octahedral(),
+        random_quat((20,), dtype=torch.float64, generator=torch.Generator().manual_seed(0)),
+    )
+    figures = [
+        evaluate(table_model(), data, samples=0, quiet=True).figures.mean_log_likelihood
+        for data in (Listed(q[:, None], group=group), Listed(group.equivalents(q)))
+    ]
+    assert figures[0] == pytest.approx(figures[1], abs=1e-5)
+
+
+def test_worst_cases_are_the_worst(drawn):
+    evaluation = evaluate(table_model(), drawn, limit=200, samples=10, worst=3, quiet=True)
+    mode = table_model().posterior(torch.arange(1)).mode.double()
+    errors = [float(geodesic_angle(torch.from_numpy(drawn.rotations(i))[0], mode)[0]) for i in range(200)]
+    assert [case.index for case in evaluation.worst] == np.argsort(errors)[::-1][:3].tolist()
+    assert evaluation.worst[0].error_deg == pytest.approx(math.degrees(max(errors)), abs=1e-3)
+    log_p = evaluation.columns["log_likelihood"]
+    assert [case.index for case in evaluation.unlikely] == log_p.argsort()[:3].tolist()
+
+
+def test_figures_do_not_depend_on_how_images_are_batched(drawn):
+    one, other = (
+        evaluate(table_model(), drawn, limit=50, samples=0, batch_size=size, quiet=True).figures for size in (50, 7)
+    )
+    assert one.mean_log_likelihood == pytest.approx(other.mean_log_likelihood, abs=1e-6)
+    assert one.mean_error_deg == pytest.approx(other.mean_error_deg, abs=1e-6)
+    assert math.isnan(one.pit_ks)
+    assert math.isnan(one.spread_deg)
+
+
+def test_unreadable_images_are_left_out_counted_and_named(drawn):
+    data = Listed(torch.from_numpy(drawn._rotations[:30]), broken=range(3, 14))
+    evaluation = evaluate(
+        table_model(), data, samples=5, batch_size=4, quiet=True
+    )  # batches 4 to 7 and 8 to 11 are empty
+    assert evaluation.figures.images == 19
+    assert len(evaluation.unreadable) == 11
+    assert "image 3 " in evaluation.unreadable[0]
+    with pytest.raises(InputError, match="none of the 30 images can be read: image 0 "):
+        evaluate(table_model(), Listed(torch.from_numpy(drawn._rotations[:30]), broken=range(30)), quiet=True)
+
+
+def test_ties_of_a_density_that_is_constant_in_cells_stay_ties():
+    log_p = torch.full((1, 72), -math.log(72.0))
+    model = Model(lambda numbers: CellProbabilities(log_p.expand(len(numbers), 72), 0))
+    q = random_quat((400, 1), generator=torch.Generator().manual_seed(0))
+    assert evaluate(model, Listed(q), samples=7, strategies=["greedy"], quiet=True).figures.pit_p > 0.001
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"limit": 0}, "at least 1 image"),
+        ({"samples": -1}, "negative"),
+        ({"batch_size": 0}, "at least 1 image"),
+        ({"strategies": ["guess"]}, "strategies are greedy"),
+        ({"strategies": []}, "strategies are greedy"),
+        ({"strategies": ["expected"], "samples": 0}, "chooses among samples"),
+    ],
+)
+def test_bad_requests_get_one_clear_sentence(drawn, options, rule):
+    with pytest.raises(InputError, match=rule):
+        evaluate(table_model(), drawn, quiet=True, **options)
+
+
+def test_models_and_data_that_do_not_fit_get_one_clear_sentence(drawn):
+    with pytest.raises(InputError, match="empty"):
+        evaluate(table_model(), Listed(torch.zeros(0, 1, 4)), quiet=True)
+    with pytest.raises(InputError, match="reads 8 x 8 images and the data has 16 x 16"):
+        evaluate(table_model(), KnownMixture(size=16, length=4), quiet=True)
+    with pytest.raises(InputError, match="never ends"):
+        evaluate(table_model(), KnownMixture(), quiet=True)
+    toy = AQuaMaM(ModelConfig(bins=8, dim=8, heads=2, layers=1, hidden=8, embedding="category", tokens=4))
+    with pytest.raises(InputError, match="categories"):
+        evaluate(toy, drawn, quiet=True)
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_holds_everything_and_nothing_escapes_from_its_data(drawn):
+    data = Listed(torch.from_numpy(drawn._rotations[:40]), classes=("</script><b>", "other"))
+    evaluation = evaluate(table_model(), data, samples=4, worst=2, quiet=True)
+    page = page_of(evaluation, data, {"model": "<i>m", "kind": "test", "parameters": 1, "data": "listed"})
+    assert "https:" not in page
+    assert page.count("http:") == 1  # the name of SVG, which nothing loads
+    assert page.count("</script>") == 2
+    assert "&lt;i&gt;m" in page
+    facts = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert facts["worst"][0]["image"].startswith("data:image/png;base64,")
+    assert "truth_image" not in facts["worst"][0]
+    assert facts["worst"][0]["label"] in data.classes
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    torch.manual_seed(0)
+    trained = RenderedDataset(solid("die"), seed=0).describe()
+    return save_model(AQuaMaM(TINY), tmp_path / "tiny.safetensors", {"data": trained})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """23 pictures of noise and a CSV."""
+    noise, q = np.random.default_rng(0), random_quat((23,), generator=torch.Generator().manual_seed(0)).tolist()
+    root = tmp_path / "data"
+    root.mkdir()
+    rows = ["image,qx,qy,qz,qw,class"]
+    for i, row in enumerate(q):
+        Image.fromarray(noise.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)).save(root / f"{i}.png")
+        rows.append(f"{i}.png,{','.join(map(str, row))},{'ab'[i % 2]}")
+    for split in ("train", "test"):
+        (root / f"{split}.csv").write_text("\n".join(rows if split == "test" else rows[:2]) + "\n")
+    return root
+
+
+def figures_of(text):
+    facts = json.loads(text.strip().splitlines()[-1])
+    return {key: value for key, value in facts.items() if key not in ("seconds", "throughput")}
+
+
+def test_two_processes_give_the_figures_of_one(checkpoint, folder, capsys):
+    arguments = ["evaluate", str(checkpoint), "--data", str(folder), "--samples", "20", "--batch-size", "5", "--json", "--quiet"]  # fmt: skip
+    assert main(arguments) == 0
+    alone = figures_of(capsys.readouterr().out)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "aquamam"]
+    together = subprocess.run([*torchrun, *arguments, "--device", "cpu"], capture_output=True, text=True, check=True)
+    assert together.stdout.count("mean_log_likelihood") == 4  # one object: the whole, two classes, their mean
+    both = figures_of(together.stdout)
+    assert alone["images"] == 23
+    assert both.keys() == alone.keys()
+    for name in Figures.__dataclass_fields__:
+        assert both[name] == pytest.approx(alone[name], abs=1e-5), name
+    assert [case["index"] for case in both["worst"]] == [case["index"] for case in alone["worst"]]
+
+
+def test_without_data_it_renders_what_the_model_was_trained_on_anew(checkpoint, tmp_path, capsys):
+    out = tmp_path / "report"
+    assert main(["evaluate", str(checkpoint), "--count", "6", "--samples", "3", "--quiet", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "6 images: fresh renders of die at 8 px, seed 2147483648" in text
+    assert f"volume pi^2: uniform -2.29, ceiling {Cells.make('atlas', 12).ceiling:.2f}" in text
+    facts = json.loads((out / "evaluation.json").read_text())
+    wanted = "mean_log_likelihood median_log_likelihood ceiling mean_error_deg median_error_deg acc15 acc30 spread_deg pit_ks coverage50 coverage90 coverage95 images samples seed throughput"  # fmt: skip
+    assert all(facts[name] is not None for name in wanted.split())
+    assert facts["symmetries"] == {"die": "known"}
+    assert facts["strategies"]["beam"]["plain"]["acc30"] == facts["strategies"]["beam"]["acc30"]
+    page = json.loads((out / "evaluation.html").read_text().split('id="data">')[1].split("</script>")[0])
+    assert {"image", "truth_image", "prediction_image"} <= page["worst"][0].keys()
+
+
+def test_held_out_renders_are_not_those_of_training(checkpoint):
+
+    fresh, _ = open_data(load(checkpoint), None, None, 50, 0)
+    for split in ("train", "valid", "test"):
+        seen = RenderedDataset(solid("die"), seed=0, split=split)
+        assert not np.isin([fresh.rotations(i)[0, 0] for i in range(50)], [seen.rotations(i)[0, 0] for i in range(500)]).any()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--data", "nowhere"], "there is no data set at 'nowhere'"),
+        (["--data", "render:"], "render: needs a solid"),
+        (["--data", "render:nothing.obj"], "nothing.obj"),
+        (["--data", "FOLDER", "--split", "dev"], "dev"),
+        (["--split", "test"], "--data"),
+        (["--count", "0"], "at least 1 image"),
+        (["--strategies", "guess"], "strategies are greedy, beam, expected, got guess"),
+        (["--out", "FOLDER/test.csv"], "test.csv"),
+    ],
+)
+def test_bad_arguments_get_one_line_and_exit_2(arguments, sentence, checkpoint, folder, capsys):
+    arguments = [word.replace("FOLDER", str(folder)) for word in arguments]
+    assert main(["evaluate", str(checkpoint), "--quiet", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_a_model_that_does_not_say_its_object_asks_for_data(tmp_path, capsys):
+    for data, sentence in (({}, "does not say"), ({"objects": [{"name": "bracket"}]}, "bracket")):
+        file = save_model(AQuaMaM(TINY), tmp_path / "tiny.safetensors", {"data": data})
+        assert main(["evaluate", str(file)]) == 2
+        assert sentence in capsys.readouterr().err
