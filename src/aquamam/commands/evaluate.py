@@ -164,12 +164,12 @@ def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
             f"calibration      {evaluation.verdict}: PIT KS {f.pit_ks:.4f} (p = {f.pit_p:.2g})",
             "                 " + "   ".join(f"{level} % region covers {covered(f, level)}" for level in (50, 90, 95)),
         ]
-    lines += ["", "error in degrees              mean  median  Acc@15  Acc@30   images/s"]
+    lines += ["", "error in degrees                mean  median  Acc@15  Acc@30   images/s"]
     for name, errors in evaluation.strategies.items():
         label = f"{name}, nearest equivalent" if evaluation.symmetric else name
-        lines.append(f"  {label:26} {error_cells(errors)} {speed.predictions[name]:10,.0f}")
+        lines.append(f"  {label:28} {error_cells(errors)} {speed.predictions[name]:10,.0f}")
     if evaluation.symmetric:
-        lines += [f"  {name + ', plain':26} {error_cells(errors)}" for name, errors in evaluation.plain.items()]
+        lines += [f"  {name + ', plain':28} {error_cells(errors)}" for name, errors in evaluation.plain.items()]
     unknown = [name for name, what in evaluation.symmetries.items() if what == "unknown"]
     if unknown:
         lines.append(f"  symmetries of {', '.join(unknown[:3])} are not known: errors are to the given rotation alone")
@@ -205,4 +205,5 @@ def error_cells(errors: "Errors") -> str:
 
 
 def covered(figures: "Figures", level: int) -> str:
-    return f"{getattr(figures, f'coverage{level}'):.1%} ± {getattr(figures, f'coverage{level}_se'):.1%}"
+    share, error = getattr(figures, f"coverage{level}"), getattr(figures, f"coverage{level}_se")
+    return f"{100 * share:.1f} ± {100 * error:.1f} %"
