@@ -67,9 +67,9 @@ class ConditionedMLP(nn.Module):
         self, context: Float[Tensor, "batch width"], query: Float[Tensor, "*rows inputs"]
     ) -> Float[Tensor, "... outputs"]:
         """Queries (*, batch, inputs), or (*, 1, inputs) for queries that all images share."""
-        x = F.relu(context + self.query(query))
+        x = F.relu(context + self.query(query), inplace=True)
         for layer in self.hidden:
-            x = F.relu(layer(x))
+            x = F.relu(layer(x), inplace=True)
         return self.out(x)
 
 
