@@ -192,12 +192,14 @@ def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
 def class_lines(evaluation: "Evaluation") -> list[str]:
     """One line a class, and their mean."""
     width = max(len("mean of classes"), *(len(name) for name in evaluation.classes))
-    head = f"{'class':{width}}  images  mean LL   mean  median  Acc@15  Acc@30  spread     KS  cover 90"
+    head = f"{'class':{width}}  images  mean LL   mean  median  Acc@15  Acc@30"
+    lines = [head + ("  spread     KS  cover 90" if evaluation.samples else "")]
     rows = [*list(evaluation.classes.items())[:MANY_CLASSES], ("mean of classes", evaluation.class_mean)]
-    return [head] + [
-        f"{name:{width}} {f.images:7,} {f.mean_log_likelihood:8.3f} {error_cells(f)} {f.spread_deg:7.2f} {f.pit_ks:6.3f} {f.coverage90:9.1%}"
-        for name, f in rows
-    ]
+    for name, f in rows:
+        line = f"{name:{width}} {f.images:7,} {f.mean_log_likelihood:8.3f} {error_cells(f)}"
+        drawn = f" {f.spread_deg:7.2f} {f.pit_ks:6.3f} {f.coverage90:9.1%}" if evaluation.samples else ""
+        lines.append(line + drawn)
+    return lines
 
 
 def error_cells(errors: "Errors") -> str:
