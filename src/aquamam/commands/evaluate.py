@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,12 +152,13 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
 def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
     """The evaluation as a table for people."""
     f, speed = evaluation.figures, evaluation.throughput
+    ceiling = f"ceiling {evaluation.ceiling:.2f}" if math.isfinite(evaluation.ceiling) else "no ceiling"
     lines = [
         f"{about['model']} ({about['kind']}, {about['parameters']:,} parameters)",
         f"on {f.images:,} images: {about['data']}; {about['seconds']:.0f} s",
         "",
         f"log-likelihood   mean {f.mean_log_likelihood:.3f} ± {f.log_likelihood_se:.3f}, median {f.median_log_likelihood:.3f}"
-        f"   (volume pi^2: uniform -2.29, ceiling {evaluation.ceiling:.2f})",
+        f"   (volume pi^2: uniform -2.29, {ceiling})",
     ]
     if evaluation.samples:
         lines += [
