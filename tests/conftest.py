@@ -12,6 +12,8 @@ install_import_hook("aquamam", "beartype.beartype")
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+torch.set_num_threads(1)  # tests are small: more threads only get in each other's way on a busy machine
+
 
 @pytest.fixture
 def generator() -> torch.Generator:

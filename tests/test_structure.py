@@ -33,6 +33,8 @@ ORDER = [
     ["render"],
     ["datasets"],
     ["parallel"],
+    ["labels"],
+    ["runfolder"],
     ["training"],
     ["metrics"],
     ["plotting"],

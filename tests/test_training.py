@@ -17,10 +17,11 @@ from train_tiny import MODEL, tiny_trainer
 from aquamam.checkpoint import load, load_tensors
 from aquamam.datasets.base import Batch, UnreadableExample
 from aquamam.errors import InputError
+from aquamam.labels import draw_labels
 from aquamam.model import ModelConfig
 from aquamam.recipes import PAPER, TrainConfig
 from aquamam.symmetry import SymmetryGroup
-from aquamam.training import TrainingStopped, draw_labels
+from aquamam.training import TrainingStopped
 
 HERE = Path(__file__).parent
 

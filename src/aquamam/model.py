@@ -79,7 +79,10 @@ class ModelConfig:
             raise InputError(
                 f"a model config has no field {', '.join(sorted(unknown))}; it has {', '.join(cls.__dataclass_fields__)}."
             )
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})  # JSON has lists only
+        plain: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }  # JSON has lists only
+        return cls(**plain)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -89,6 +92,7 @@ class AQuaMaM(nn.Module):
     """`model(images)` is a posterior: a `torch.distributions.Distribution` over rotations with exact likelihoods and samples."""
 
     kind = "aquamam"
+    smooths_labels = True  # `loss` takes `smoothing`
 
     def __init__(self, config: ModelConfig):
         super().__init__()

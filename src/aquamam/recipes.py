@@ -82,7 +82,10 @@ class TrainConfig:
             raise InputError(
                 f"a training config has no field {', '.join(sorted(unknown))}; it has {', '.join(cls.__dataclass_fields__)}."
             )
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})  # JSON has lists only
+        plain: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }  # JSON has lists only
+        return cls(**plain)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

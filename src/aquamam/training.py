@@ -21,14 +21,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from aquamam.checkpoint import build, load_tensors, save_model, save_tensors
+from aquamam.checkpoint import build, save_model
 from aquamam.datasets.augment import augmentation
 from aquamam.datasets.base import Batch, RotationDataset
-from aquamam.datasets.draws import uniforms
 from aquamam.datasets.stream import Stream, one_pass
 from aquamam.errors import InputError
+from aquamam.labels import draw_labels
 from aquamam.recipes import TrainConfig
-from aquamam.rotations import multiply
+from aquamam.runfolder import RunFolder
 
 MOST_UNREADABLE = 0.01  # share of images that may be skipped before a run stops
 
@@ -63,7 +63,8 @@ class _Loss(nn.Module):
     def forward(
         self, images: Tensor, q: Tensor, weights: Tensor, smoothing: float, generator: torch.Generator
     ) -> Tensor:
-        extra = {"smoothing": smoothing} if smoothing > 0 else {}
+        # only models with bins have labels to smear
+        extra = {"smoothing": smoothing} if smoothing > 0 and getattr(self.model, "smooths_labels", False) else {}
         return self.model.loss(images, q, weights=weights, generator=generator, **extra)  # type: ignore[operator]
 
 
@@ -100,7 +101,11 @@ class Trainer:
         self.average.requires_grad_(False).eval()
         self.optimizer = self._make_optimizer()
         self.progress = Progress()
-        self.identity = {"kind": kind, "model": self.model.config.to_dict(), "train": config.to_dict()}  # type: ignore[union-attr,operator]
+        model_dict = self.model.config.to_dict()  # type: ignore[union-attr,operator]
+        identity = {"kind": kind, "model": model_dict, "train": config.to_dict(), "data": train.describe()}
+        self.folder = RunFolder(self.out, identity)
+        if self.rank:  # weights start alike everywhere, noise must not
+            torch.manual_seed(config.seed * 1_000_003 + self.rank)
         self.stream = Stream(
             dataset=train,
             batch_size=config.batch_size // self.world,
@@ -136,12 +141,12 @@ class Trainer:
                 progress.step += 1
                 progress.images += len(batch) * self.world
                 now = time.monotonic()
-                progress.elapsed += now - tick
+                progress.elapsed = self._clock(progress.elapsed + now - tick)
                 tick = now
                 if progress.step % 10 == 0:
                     window = [*window[-19:], -float(loss)]
                     self._show(bar, window)
-                done = self._is_over()
+                done = self._share() >= 1.0
                 if done or progress.step % self._validation_interval() == 0:
                     log_likelihood = self.validate()
                     done = (
@@ -151,12 +156,11 @@ class Trainer:
                     if on_validation:
                         on_validation(progress, log_likelihood)
                     tick = time.monotonic()  # validation is not counted against the budget of training
-                    done = self._agree(done)
                 if done:
                     progress.finished = True
                     self.save()
                     break
-                if self._agree(time.monotonic() - saved > config.checkpoint_seconds, cheap=True):
+                if time.monotonic() - saved > config.checkpoint_seconds:
                     self.save()
                     saved = time.monotonic()
         finally:
@@ -257,15 +261,10 @@ class Trainer:
                 "smoothing": self.config.label_width(self._share()),
                 "ceiling": ceiling,
             }
-            self._log(record)
+            self.folder.log(record)
             if not self.quiet:
-                tqdm.write(
-                    f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  LL valid {log_likelihood:7.3f}  train {train:7.3f}"
-                    f"  ceiling {ceiling:.2f}"
-                    if ceiling
-                    else "",
-                    file=sys.stderr,
-                )
+                line = f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  LL valid {log_likelihood:7.3f}  train {train:7.3f}"
+                tqdm.write(line + (f"  ceiling {ceiling:.2f}" if ceiling else ""), file=sys.stderr)
             if improved:
                 save_model(self.average, self.out / "best.safetensors", self._info(log_likelihood))
             save_model(self.average, self.out / "last.safetensors", self._info(log_likelihood))
@@ -274,7 +273,7 @@ class Trainer:
     # State.
 
     def save(self) -> None:
-        """Write the whole state atomically. Only rank 0 writes."""
+        """Write the whole state. Only rank 0 writes."""
         if self.rank > 0:
             return
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
@@ -283,75 +282,28 @@ class Trainer:
         names = [name for name, _ in self.model.named_parameters()]
         for index, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{names[index]}.{k}": torch.as_tensor(v) for k, v in state.items()}
-        description = {"identity": self.identity, "progress": self.progress.__dict__}
-        save_tensors(self.out / "state.safetensors", tensors, json.loads(json.dumps(description)))
+        self.folder.save(tensors, self.progress.__dict__)
 
     def resume(self) -> None:
-        """Take up the state in the run's folder, if there is one, and check that it is the same run."""
-        file = self.out / "state.safetensors"
-        if not file.exists():
+        """Take up the state in the run's folder, if there is one."""
+        found = self.folder.load()
+        if found is None:
             if self.rank == 0:
-                self.out.mkdir(parents=True, exist_ok=True)
-                (self.out / "log.jsonl").unlink(missing_ok=True)
+                self.folder.start()
             return
-        tensors, description = load_tensors(file)
-        self._check_same(description.get("identity", {}))
-        self.progress = Progress(**description["progress"])
-        self.model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
-        self.average.load_state_dict(
-            {k.removeprefix("average."): v for k, v in tensors.items() if k.startswith("average.")}
-        )
+        tensors, progress = found
+        self.progress = Progress(**progress)
+        self.model.load_state_dict(_part(tensors, "model."))
+        self.average.load_state_dict(_part(tensors, "average."))
         torch.set_rng_state(tensors["random_state"])
         names = {name: i for i, (name, _) in enumerate(self.model.named_parameters())}
         state: dict[int, dict[str, Tensor]] = {}
-        for key, value in tensors.items():
-            if key.startswith("optimizer."):
-                name, _, part = key.removeprefix("optimizer.").rpartition(".")
-                state.setdefault(names[name], {})[part] = value
+        for key, value in _part(tensors, "optimizer.").items():
+            name, _, part = key.rpartition(".")
+            state.setdefault(names[name], {})[part] = value
         self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
         if self.rank == 0:
-            self._trim_log()
-
-    def _check_same(self, there: dict[str, Any]) -> None:
-        ours = json.loads(json.dumps(self.identity))
-        # these may change between sessions without making it another run
-        free = {"threads", "checkpoint_seconds", "compile"}
-        differ = [
-            f"{part}.{key}"
-            for part in ("model", "train")
-            for key in ours[part]
-            if key not in free and there.get(part, {}).get(key) != ours[part][key]
-        ]
-        if there.get("kind") != ours["kind"]:
-            differ.insert(0, "kind")
-        if differ:
-            raise InputError(
-                f"{self.out} holds another run: {', '.join(differ[:3])} differ; use another folder, or the same settings to go on."
-            )
-
-    def _log(self, record: dict[str, Any]) -> None:
-        with open(self.out / "log.jsonl", "a") as file:
-            file.write(json.dumps(record) + "\n")
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:  # optional: pip install aquamam[tensorboard]
-            return
-        with SummaryWriter(str(self.out / "tensorboard")) as board:
-            for name in ("log_likelihood", "train_log_likelihood", "lr", "smoothing"):
-                board.add_scalar(name, record[name], record["step"])
-
-    def _trim_log(self) -> None:
-        """Drop log lines of steps that a kill has undone."""
-        path = self.out / "log.jsonl"
-        if path.exists():
-            lines = [
-                line
-                for line in path.read_text().splitlines()
-                if line.endswith("}") and json.loads(line)["step"] <= self.progress.step
-            ]
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text("".join(line + "\n" for line in lines))
-            os.replace(temporary, path)
+            self.folder.trim_log(self.progress.step)
 
     # Small questions.
 
@@ -370,25 +322,18 @@ class Trainer:
             return min(1.0, self.progress.elapsed / self.config.time_budget)
         return min(1.0, self.progress.step / self.config.steps)
 
-    def _is_over(self) -> bool:
-        return self._agree(self._share() >= 1.0, cheap=not self.config.time_budget)
-
-    def _agree(self, mine: bool, cheap: bool = False) -> bool:
-        """Rank 0 decides what depends on a clock; with `cheap`, only every tenth step, since asking costs a round trip."""
-        if self.world == 1:
-            return mine
-        if cheap and self.progress.step % 10:
-            return False if self.config.time_budget or mine is False else mine and not self.config.time_budget
-        flag = torch.tensor([int(mine)], device=self.device)
-        dist.broadcast(flag, 0)
-        return bool(flag.item())
+    def _clock(self, elapsed: float) -> float:
+        """Rank 0's clock, where the schedule depends on it: all processes must use the same rate."""
+        if self.world == 1 or not self.config.time_budget:
+            return elapsed
+        shared = torch.tensor([elapsed], dtype=torch.float64, device=self.device)
+        dist.broadcast(shared, 0)
+        return float(shared)
 
     def _validation_interval(self) -> int:
         if self.config.schedule == "cosine":
             return self.config.validate_every
-        size = self.config.epoch_size if self.train_data.endless or self.config.epoch_size else len(self.train_data)
-        if not self.train_data.endless:
-            size = len(self.train_data)
+        size = self.config.epoch_size if self.train_data.endless else len(self.train_data)
         return max(1, size // self.config.batch_size)
 
     def _check_fit(self) -> None:
@@ -452,27 +397,5 @@ class Trainer:
         bar.update(now - bar.n)
 
 
-def draw_labels(
-    batch: Batch, data: RotationDataset, count: int, *, seed: int, positions: np.ndarray
-) -> tuple[Tensor, Tensor]:
-    """True rotations to train on, (rotations, batch, 4), and their weights: the given one, or `count` random equivalents of it.
-
-    Equivalents come from the data (a list of rotations) or from the object's symmetry group, continuous axes too.
-    """
-    q = batch.rotations
-    device = q.device
-    if count == 1 and q.shape[1] == 1:
-        return q.transpose(0, 1), torch.ones((1, len(batch)), device=device)
-    numbers = np.asarray(positions, dtype=np.int64)[: len(batch)]
-    u = torch.from_numpy(uniforms(seed, "labels", numbers, 2 * count)).to(device).reshape(len(batch), count, 2)
-    pick = (u[..., 0] * batch.counts[:, None]).long()
-    chosen = q.gather(1, pick[..., None].expand(-1, -1, 4))  # (batch, count, 4)
-    if q.shape[1] == 1:
-        turned = chosen.clone()
-        for label in set(batch.labels):
-            group = data.symmetry(label)
-            rows = torch.tensor([i for i, name in enumerate(batch.labels) if name == label], device=device)
-            if group is not None:
-                turned[rows] = multiply(chosen[rows], group.element(u[rows]).to(chosen.dtype))
-        chosen = turned
-    return chosen.transpose(0, 1), torch.full((count, len(batch)), 1 / count, device=device)
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -21,14 +21,13 @@ def describe(name: str, checkpoint: bool = False) -> dict:
     """Facts about a preset, a bundled model or a checkpoint; a preset goes first unless told otherwise."""
     import torch
 
-    from aquamam.checkpoint import load
-    from aquamam.model import AQuaMaM
-    from aquamam.presets import MODELS, model_config
+    from aquamam.checkpoint import build, load
+    from aquamam.presets import PRESETS
 
-    from_preset = name in MODELS and not checkpoint
+    from_preset = name in PRESETS and not checkpoint
     if from_preset:
         with torch.device("meta"):  # counting needs no memory
-            model: torch.nn.Module = AQuaMaM(model_config(name))
+            model: torch.nn.Module = build(PRESETS[name].kind, PRESETS[name].model.to_dict())
     else:
         model = load(name)
     facts: dict[str, Any] = {"name": name, "source": "preset" if from_preset else "checkpoint", "kind": model.kind}
