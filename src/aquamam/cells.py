@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,7 +20,6 @@ from torch import Tensor
 
 from aquamam.charts import Chart, ChartPoint, get_chart
 from aquamam.errors import InputError
-
 
 # A float32 quaternion cannot tell smaller components from zero. Density vanishes (or diverges) only on a null set; this keeps it finite there.
 SMALLEST = 1e-8

@@ -165,10 +165,11 @@ def import_original(path: str | os.PathLike[str], *, heads: int = 8) -> AQuaMaM:
     patch = state["patch_embed.weight"]
     tokens = state["pos_embed"].shape[1] - 3
     layers = 1 + max(int(name.split(".")[2]) for name in state if name.startswith("transformer.layers."))
-    common: dict[str, Any] = dict(
-        bins=len(state["head.1.weight"]), chart="hemisphere", density="paper", dim=dim, heads=heads, layers=layers,
-        hidden=len(state["transformer.layers.0.linear1.weight"]), octaves=(state["mlps.0.0.weight"].shape[1] - 1) // 2,
-    )  # fmt: skip
+    common: dict[str, Any] = {
+        "bins": len(state["head.1.weight"]), "chart": "hemisphere", "density": "paper", "dim": dim, "heads": heads,
+        "layers": layers, "hidden": len(state["transformer.layers.0.linear1.weight"]),
+        "octaves": (state["mlps.0.0.weight"].shape[1] - 1) // 2,
+    }  # fmt: skip
     if patch.ndim == 2:
         config = ModelConfig(**common, embedding="category", categories=len(patch), tokens=tokens)
     else:
