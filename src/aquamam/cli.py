@@ -11,6 +11,10 @@ from aquamam import __version__
 
 # command -> its line in `aquamam --help`; the modules are imported only when asked for, so that help is quick
 COMMANDS: dict[str, str] = {
+    "predict": "predict rotations from images, and say how sure they are",
+    "sample": "draw rotations from the posterior of an image",
+    "density": "log densities of rotations from a CSV file, given an image",
+    "plot": "draw the posterior of an image as a picture or a page to explore",
     "info": "parameters, bins, chart, density and ceiling of a preset or checkpoint",
     "reproduce": "run an experiment of the paper and write its figures and figures' numbers",
     "render": "render a solid or a mesh into a data set",

@@ -100,8 +100,8 @@ def answers(
     q = _draw(posterior, samples, generator)
     with torch.no_grad():
         predicted = posterior.predict(strategy, generator=generator)
-        log_density = posterior.log_prob(predicted).double().cpu()
-    predicted = predicted.double().cpu()
+        log_density = posterior.log_prob(predicted).double()
+    predicted = predicted.double()
     result = []
     for i, modes in enumerate(_modes(posterior, q, radius_deg)):
         angle = angles_deg(predicted[i, None], q[:, i])[0]
@@ -115,6 +115,20 @@ def answers(
             )
         )
     return result
+
+
+def plain_answers(
+    posterior: RotationDistribution, *, strategy: str = "greedy", generator: torch.Generator | None = None
+) -> list[Answer]:
+    """The predictions and their log densities alone: no samples are drawn, so there are no shares and no modes."""
+    with torch.no_grad():
+        predicted = posterior.predict(strategy, generator=generator)
+        log_density = posterior.log_prob(predicted).tolist()
+    ceiling = float(posterior.ceiling)
+    return [
+        Answer(quaternion=_tuple(q), log_density=log_p, ceiling=ceiling, shares={}, modes=())
+        for q, log_p in zip(predicted, log_density)
+    ]
 
 
 def describe(modes: tuple[Mode, ...] | list[Mode]) -> str:
@@ -196,16 +210,22 @@ def angles_deg(p: Float[Tensor, "n 4"], q: Float[Tensor, "m 4"]) -> Float64[Tens
 
 
 def _draw(posterior: RotationDistribution, samples: int, generator: torch.Generator | None) -> Tensor:
-    """Samples (samples, batch, 4), float64 on the CPU."""
+    """Samples (samples, batch, 4) in float64."""
     if samples <= NEIGHBOURS:
         raise InputError(f"modes need more than {NEIGHBOURS} samples, got {samples}; 1000 tell four modes from one.")
     if len(posterior.batch_shape) != 1:
         raise InputError(f"modes are found for a flat batch of images, got batch {tuple(posterior.batch_shape)}.")
-    return posterior.sample((samples,), generator=generator).double().cpu()
+    return posterior.sample((samples,), generator=generator).double()
 
 
 def _modes(posterior: RotationDistribution, q: Tensor, radius_deg: float | None) -> list[list[Mode]]:
-    found = [cluster(q[:, i], radius_deg).modes for i in range(q.shape[1])]
+    return with_densities(posterior, [cluster(q[:, i], radius_deg).modes for i in range(q.shape[1])], q.device)
+
+
+def with_densities(
+    posterior: RotationDistribution, found: list[list[Mode]], device: torch.device | None = None
+) -> list[list[Mode]]:
+    """Each image's modes with their log densities filled in."""
     most = max(map(len, found), default=0)
     if most == 0:
         return found
@@ -215,16 +235,11 @@ def _modes(posterior: RotationDistribution, q: Tensor, radius_deg: float | None)
         for k, mode in enumerate(modes):
             where[k, i] = torch.tensor(mode.quaternion, dtype=torch.float64)
     with torch.no_grad():
-        log_p = posterior.log_prob(where.to(_device(posterior))).cpu()
+        log_p = posterior.log_prob(where.to(device)).cpu()
     return [
         [Mode(**{**asdict(mode), "log_density": float(log_p[k, i])}) for k, mode in enumerate(modes)]
         for i, modes in enumerate(found)
     ]
-
-
-def _device(posterior: RotationDistribution) -> torch.device:
-    with torch.no_grad():
-        return posterior.mode.device
 
 
 def _crowding(angle: Float64[np.ndarray, "n n"]) -> float:

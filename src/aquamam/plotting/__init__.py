@@ -1,0 +1,28 @@
+"""Pictures of posteriors: the rotation-vector ball, the Mollweide map, the conditionals, and curves of training and calibration.
+
+Every function returns a matplotlib `Figure` that is bound to no window; `save` writes it as PNG, SVG or PDF.
+"""
+
+from aquamam.plotting.ball import ball
+from aquamam.plotting.cloud import Cloud, make_cloud
+from aquamam.plotting.curves import calibration, learning_curve, read_log
+from aquamam.plotting.marginals import marginals
+from aquamam.plotting.mollweide import mollweide
+from aquamam.plotting.objects import KnownObject, known_object
+from aquamam.plotting.style import THEMES, density_colours, save
+
+__all__ = [
+    "THEMES",
+    "Cloud",
+    "KnownObject",
+    "ball",
+    "calibration",
+    "density_colours",
+    "known_object",
+    "learning_curve",
+    "make_cloud",
+    "marginals",
+    "mollweide",
+    "read_log",
+    "save",
+]

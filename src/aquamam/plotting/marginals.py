@@ -1,0 +1,123 @@
+"""The paper's Figure 3 for a real image: the three conditionals over bins, with the bins that geometry forbids shaded."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from aquamam.distribution import QuaternionSentences, RotationDistribution
+from aquamam.errors import InputError
+from aquamam.plotting.style import Theme, get_theme, new_figure, style_axes
+from aquamam.rotations import as_unit_quat
+
+ZOOM = 12  # bins on either side of the chosen one
+
+
+def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "", theme: str = "light") -> Figure:
+    """Conditionals of the posterior of one image along one "quaternion sentence": that of the quaternion `at` (xyzw), or the prediction's.
+
+    Each row is one token; on the right it is seen from near. With the atlas chart the first token also says which component is
+    dropped: its row shows the distribution within the chart, and the chart's share of probability.
+    """
+    if not isinstance(posterior, QuaternionSentences):
+        raise InputError(
+            "only a model with bins has conditionals over bins; choose another kind of picture for this one."
+        )
+    if tuple(posterior.batch_shape) != (1,):
+        raise InputError(f"a picture shows the posterior of one image, got a batch {tuple(posterior.batch_shape)}.")
+    colours = get_theme(theme)
+    q = posterior.mode if at is None else as_unit_quat(at, "at").reshape(-1, 4)[:1]
+    rows, chart_share = conditionals(posterior, q)
+    cells = posterior.cells
+    point = cells.chart.split(q[None].double().cpu())
+    cell, chart = cells.locate(point)[0, 0], int(point.chart)
+    u = point.u[0, 0].tolist()
+    dropped = cells.chart.components[chart]
+    names = [c for i, c in enumerate("xyzw") if i != dropped]
+    figure = new_figure(colours, 9.6, 7.2)
+    whose = "the prediction" if at is None else "the given rotation"
+    figure.text(
+        0.07, 0.965, title or "One token after another", color=colours.ink, fontsize=12, weight="bold", va="top"
+    )
+    told = f"the conditionals that lead to {whose}"
+    if cells.chart.count > 1:
+        told += f"; the first token drops $q_{'xyzw'[dropped]}$, the largest component ({100 * chart_share:.1f} % of the probability does)"
+    figure.text(0.07, 0.925, told, color=colours.muted, fontsize=9, va="top")
+    for step in range(3):
+        given = ", ".join(f"$q_{names[i]}$ = {u[i]:.3f}" for i in range(step))
+        label = f"$p(q_{names[step]}\\,|$ image{', ' + given if given else ''}$)$"
+        for column, (left, width) in enumerate(((0.07, 0.58), (0.73, 0.25))):
+            axes = figure.add_axes((left, 0.68 - 0.275 * step, width, 0.185))
+            style_axes(axes, colours)
+            _draw_row(axes, rows[step], int(cell[step]), u[step], cells, cell[:step], colours, zoom=column == 1)
+            axes.set_title(label if column == 0 else "from near", color=colours.ink, fontsize=9.5, loc="left", pad=4)
+            if column == 0:
+                axes.set_ylabel("probability of a bin", fontsize=8)
+    handles = [
+        Patch(color=colours.density[-2], label=f"probability of each of {cells.bins} bins"),
+        Patch(
+            facecolor=colours.faint,
+            hatch="////",
+            edgecolor=colours.muted,
+            lw=0,
+            label="illegal bins: no unit quaternion lies there",
+        ),
+        Line2D([], [], color=colours.accent, lw=1.4, label=whose),
+    ]
+    figure.legend(
+        handles=handles,
+        loc="lower left",
+        ncols=3,
+        bbox_to_anchor=(0.06, 0.005),
+        frameon=False,
+        fontsize=8.5,
+        labelcolor=colours.ink,
+    )
+    return figure
+
+
+def conditionals(posterior: QuaternionSentences, q: Any) -> tuple[Float64[np.ndarray, "3 bins"], float]:
+    """Probabilities of the bins at each of the three steps that lead to q (1, 4), xyzw; and the share of q's chart."""
+    cells = posterior.cells
+    with torch.no_grad():
+        first = posterior.conditionals.first().double().log_softmax(-1)
+        point = cells.chart.split(q[None].double().to(first.device))
+        cell = cells.locate(point)
+        chart = first.reshape(cells.chart.count, cells.bins)[int(point.chart)]
+        seen = cells.seen(point.u[..., :2], cell[..., :2]).float()
+        logits, _ = posterior.conditionals.rest(point.chart, seen)
+        rows = [chart.softmax(-1)]
+        for step in (0, 1):
+            legal = cells.legal(cell[..., : step + 1])
+            rows.append(logits[..., step, :].double().masked_fill(~legal, -torch.inf).softmax(-1)[0, 0])
+    return torch.stack(rows).cpu().numpy(), float(chart.exp().sum())
+
+
+def _draw_row(
+    axes: Any, p: np.ndarray, chosen: int, value: float, cells: Any, before: Any, colours: Theme, zoom: bool
+) -> None:
+    half = cells.chart.half_width
+    edges = np.linspace(-half, half, cells.bins + 1)
+    axes.stairs(p, edges, fill=True, color=colours.density[-2], lw=0)
+    axes.stairs(p, edges, color=colours.density[-2], lw=0.6)
+    legal = cells.legal(before).numpy()
+    low, high = edges[:-1][legal].min(), edges[1:][legal].max()
+    for a, b in ((-half, low), (high, half)):
+        if b > a:
+            axes.axvspan(
+                a, b, facecolor=colours.faint, hatch="////", edgecolor=colours.muted, lw=0, alpha=0.8, zorder=0
+            )
+    axes.axvline(value, color=colours.accent, lw=1.4, zorder=4)
+    axes.set_xlim(-half, half)
+    if zoom:
+        reach = (ZOOM + 0.5) * cells.width
+        middle = (edges[chosen] + edges[chosen + 1]) / 2
+        axes.set_xlim(middle - reach, middle + reach)
+        axes.locator_params(axis="x", nbins=3)
+    near = p[max(0, chosen - ZOOM) : chosen + ZOOM + 1]
+    axes.set_ylim(0, 1.12 * max((near if zoom else p).max(), 1e-9))
+    axes.locator_params(axis="y", nbins=3)
