@@ -1,0 +1,304 @@
+"""Pictures of posteriors."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from binghams import bingham_posterior, cylinder, four_fives, turns
+from matplotlib.text import Text
+from PIL import Image
+from tables import table_posterior
+
+from aquamam.cells import Cells
+from aquamam.errors import InputError
+from aquamam.plotting import (
+    THEMES,
+    ball,
+    calibration,
+    density_colours,
+    known_object,
+    learning_curve,
+    make_cloud,
+    marginals,
+    mollweide,
+    read_log,
+    save,
+)
+from aquamam.plotting.cloud import SAMPLE, TRUTH, UNIFORM, Cloud
+from aquamam.plotting.marginals import conditionals
+from aquamam.plotting.mollweide import directions
+from aquamam.plotting.objects import axes_picture
+from aquamam.render import RenderSettings
+from aquamam.rotations import LOG_UNIFORM, multiply, random_quat, rotate, rotvec_to_quat
+from aquamam.solids import solid
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Cloud:
+    return make_cloud(four_fives(), truth=[0.0, 0.0, 0.0, 1.0], generator=seeded())
+
+
+class Trained:
+    """What the plots ask of a model."""
+
+    def __init__(self, name: str, mesh: str):
+        settings = RenderSettings(size=64, background=(10, 20, 30)).to_dict()
+        self.info = {"data": {"objects": [{"name": name, "mesh": mesh}], "settings": settings}}
+
+
+def texts(figure) -> str:
+    return "\n".join(text.get_text() for text in figure.findobj(Text))
+
+
+# --- the cloud --------------------------------------------------------------------------------------------------------
+
+
+def test_a_cloud_is_the_papers_thousand_rotations(cloud):
+    assert len(cloud.q) == 1000
+    assert [int((cloud.source == s).sum()) for s in (TRUTH, SAMPLE, UNIFORM)] == [1, 499, 500]
+    assert np.allclose(cloud.q[0], [0, 0, 0, 1])
+    assert np.linalg.norm(cloud.rotvec, axis=1).max() <= math.pi + 1e-9
+
+
+def test_each_point_has_its_own_density(cloud):
+    expected = four_fives().log_prob(torch.from_numpy(cloud.q)[:, None])[:, 0].numpy()
+    assert np.allclose(cloud.log_density, expected, atol=1e-5)
+
+
+def test_a_seed_gives_one_cloud():
+    a, b = (make_cloud(four_fives(), samples=50, uniform=20, generator=seeded(4)) for _ in range(2))
+    assert np.array_equal(a.q, b.q)
+    assert np.array_equal(a.log_density, b.log_density)
+
+
+def test_annotated_points_show_the_truth_every_mode_and_something_unlikely(cloud):
+    chosen = cloud.annotated(6)
+    assert chosen[0] == 0
+    assert len(set(chosen)) == len(chosen) == 5  # the truth stands for one of the four modes
+    assert {int(m) for m in cloud.mode[chosen[1:-1]]} == set(range(4)) - {_mode_at_truth(cloud)}
+    assert cloud.source[chosen[-1]] == UNIFORM
+
+
+def _mode_at_truth(cloud: Cloud) -> int:
+    return int(np.argmax([abs(mode.quaternion[3]) for mode in cloud.modes]))
+
+
+def test_a_curve_is_annotated_along_its_length():
+    cloud = make_cloud(cylinder(), uniform=0, generator=seeded())
+    chosen = cloud.annotated(6)
+    apart = np.rad2deg(2 * np.arccos(np.clip(np.abs(cloud.q[chosen] @ cloud.q[chosen].T), 0, 1)))
+    assert len(chosen) == 6
+    assert (apart + 180 * np.eye(6)).min() > 30  # degrees
+
+
+def test_pictures_of_a_batch_are_refused():
+    with pytest.raises(InputError, match="one image"):
+        make_cloud(table_posterior(Cells.make("atlas", 20), batch=2))
+
+
+# --- colours ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_likelier_is_redder_more_opaque_and_farther_from_the_background(theme):
+    log_density = np.linspace(LOG_UNIFORM - 2, 15, 60)
+    rgba = density_colours(log_density, theme)
+    assert (np.diff(rgba[:, 3]) > 0).all()
+    red_share = rgba[:, 0] / rgba[:, :3].sum(1)
+    assert (np.diff(red_share) > -0.02).all()
+    assert red_share[-1] > red_share[0] + 0.15
+    linear = np.where(rgba[:, :3] <= 0.04045, rgba[:, :3] / 12.92, ((rgba[:, :3] + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ [0.2126, 0.7152, 0.0722]  # what print and colour-blind readers see
+    steps = np.diff(luminance) * (-1 if theme == "light" else 1)
+    assert (steps > 0).all()
+
+
+def test_a_flat_posterior_does_not_look_likely():
+    flat, sharp = density_colours(np.full(5, LOG_UNIFORM)), density_colours(np.full(5, 14.0))
+    assert flat[0, 3] < 0.35 < 0.99 < sharp[0, 3]
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_ball_numbers_its_points_and_explains_itself(cloud):
+    die = known_object(Trained("die", solid("die").mesh.hash))
+    figure = ball(cloud, image=Image.new("RGB", (64, 64)), known=die, title="five.png")
+    told = texts(figure)
+    for part in ("0: the true rotation", "499 drawn from the posterior", "500 uniform rotations", "five.png"):
+        assert part in told
+    assert f"0 : {cloud.log_density[0]:.2f}" in told
+    assert "redder and more opaque is likelier" in told
+    assert "4 separate rotations" in told.replace("\n", " ")
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_figures_are_written_the_same_each_time(cloud, tmp_path, ending):
+    start = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
+    first, second = (
+        save(ball(cloud, theme="dark"), tmp_path / f"{name}.{ending}", dpi=40).read_bytes() for name in ("a", "b")
+    )
+    assert first.startswith(start)
+    assert first == second
+
+
+def test_a_figure_needs_a_known_ending(cloud, tmp_path):
+    with pytest.raises(InputError, match=r"\.png, \.svg, \.pdf"):
+        save(mollweide(cloud), tmp_path / "a.docx")
+    with pytest.raises(InputError, match="light, dark"):
+        ball(cloud, theme="blue")
+
+
+def test_mollweide_shows_direction_and_tilt():
+    q = torch.from_numpy(np.array([[0.0, 0.0, 0.0, 1.0]]))
+    longitude, latitude, tilt = directions(q.numpy(), "z")
+    assert np.allclose([longitude, latitude, tilt], 0)  # z points to the viewer: the middle of the map
+    up = rotvec_to_quat(torch.tensor([[-math.pi / 2, 0, 0]], dtype=torch.float64)).numpy()
+    assert np.allclose(directions(up, "z")[1], math.pi / 2)
+    right = rotvec_to_quat(torch.tensor([[0, math.pi / 2, 0]], dtype=torch.float64)).numpy()
+    assert np.allclose(directions(right, "z")[0], math.pi / 2)
+
+
+@pytest.mark.parametrize("axis", "xyz")
+def test_tilt_is_the_turn_about_the_axis(axis):
+    a = torch.eye(3, dtype=torch.float64)["xyz".index(axis)]
+    q = random_quat((50,), generator=seeded(), dtype=torch.float64)
+    turned = multiply(q, rotvec_to_quat(0.7 * a))
+    before, after = directions(q.numpy(), axis), directions(turned.numpy(), axis)
+    assert np.allclose(before[0], after[0])
+    assert np.allclose(before[1], after[1])
+    assert np.allclose(np.exp(1j * (after[2] - before[2])), np.exp(0.7j))
+    x, y, z = rotate(q, a).numpy().T
+    assert np.allclose(np.stack([np.cos(before[1]) * np.sin(before[0]), np.sin(before[1])]), np.stack([x, y]))
+
+
+def test_the_mollweide_map_explains_itself(cloud):
+    told = texts(mollweide(cloud, axis="y", image=Image.new("RGB", (8, 8)), theme="dark"))
+    for part in ("y axis", "tilt", "to the viewer", "the true rotation", "499 drawn"):
+        assert part in told
+    with pytest.raises(InputError, match="x, y or z"):
+        mollweide(cloud, axis="w")
+
+
+@pytest.mark.parametrize("chart", ["atlas", "hemisphere"])
+@pytest.mark.parametrize("density", ["cells", "paper"])
+def test_the_three_conditionals_multiply_to_the_density(chart, density):
+    cells = Cells.make(chart, 24, density)
+    posterior = table_posterior(cells, batch=1, scale=1.5)
+    for q in random_quat((20,), generator=seeded(1), dtype=torch.float64)[:, None]:
+        rows, chart_share = conditionals(posterior, q)
+        point = cells.chart.split(q[None])
+        cell = cells.locate(point)
+        total = math.log(chart_share) + float(np.log(rows[np.arange(3), cell[0, 0].numpy()]).sum())
+        total += float(cells.log_factor(point, cell))
+        assert math.isclose(total, float(posterior.log_prob(q)), abs_tol=1e-4)
+        assert np.allclose(rows.sum(1), 1)
+
+
+def test_illegal_bins_have_no_probability_and_are_shaded():
+    cells = Cells.make("hemisphere", 24)
+    posterior = table_posterior(cells, batch=1)
+    q = torch.tensor([[0.9, 0.3, 0.1, math.sqrt(1 - 0.91)]], dtype=torch.float64)
+    rows, _ = conditionals(posterior, q)
+    cell = cells.locate(cells.chart.split(q))[0]
+    for step in (1, 2):
+        illegal = ~cells.legal(cell[:step]).numpy()
+        assert illegal.any()
+        assert (rows[step][illegal] == 0).all()
+    told = texts(marginals(posterior, at=q, theme="dark"))
+    assert "illegal bins" in told
+    assert "the given rotation" in told
+
+
+def test_the_first_token_of_the_atlas_tells_its_chart():
+    told = texts(marginals(table_posterior(Cells.make("atlas", 24), batch=1)))
+    assert "the first token drops" in told
+    with pytest.raises(InputError, match="bins"):
+        marginals(four_fives())
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_models_object_is_known_by_name_and_mesh():
+    die = known_object(Trained("die", solid("die").mesh.hash))
+    assert die is not None
+    assert die.settings.background == (10, 20, 30)
+    assert die.picture([0, 0, 0, 1], 32).shape == (32, 32, 3)
+    assert tuple(die.picture([0, 0, 0, 1], 32)[0, 0]) == (10, 20, 30)
+    assert known_object(Trained("die", "another mesh")) is None  # someone's own die
+    assert known_object(Trained("part", "x")) is None
+    assert known_object(object()) is None
+
+
+def test_an_object_can_be_named(tmp_path):
+    assert known_object(object(), "cylinder").name == "cylinder"
+    with pytest.raises(InputError, match="mesh file"):
+        known_object(object(), str(tmp_path / "nothing.obj"))
+    (tmp_path / "part.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 2 3\nf 1 2 4\nf 1 3 4\nf 2 3 4\n")
+    assert known_object(object(), str(tmp_path / "part.obj")).mesh.faces.shape == (4, 3)
+
+
+def test_axes_stand_for_an_unknown_object():
+    still, turned = axes_picture([0, 0, 0, 1], 64), axes_picture([0, 0, math.sqrt(0.5), math.sqrt(0.5)], 64)
+    red = (still[..., 0].astype(int) - still[..., 2] > 80).nonzero()
+    assert red[1].mean() > 40  # x points right
+    red = (turned[..., 0].astype(int) - turned[..., 2] > 80).nonzero()
+    assert red[0].mean() < 24  # and up after a quarter turn
+
+
+# --- curves -----------------------------------------------------------------------------------------------------------
+
+
+def records(count: int) -> list[dict]:
+    return [
+        {"step": 10 * i, "images": 1280 * i, "elapsed": 60.0 * i, "log_likelihood": i - 3.0, "train_log_likelihood": i - 2.8}
+        | {"ceiling": 17.6}
+        for i in range(1, count + 1)
+    ]  # fmt: skip
+
+
+def test_a_learning_curve_names_its_best_point_and_its_bounds(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(r) + "\n" for r in records(5)) + '{"step": 60, "log_lik')  # still being written
+    for source in (log, tmp_path):
+        told = texts(learning_curve(read_log(source), title="die"))
+        for part in (
+            "best validation 2.000 after 6,400 images and 5 minutes",
+            "ceiling 17.60",
+            "uniform",
+            "validation",
+        ):
+            assert part in told
+
+
+def test_a_broken_or_empty_log_is_told_in_one_sentence(tmp_path):
+    with pytest.raises(InputError, match="there is none"):
+        read_log(tmp_path / "log.jsonl")
+    (tmp_path / "log.jsonl").write_text("")
+    with pytest.raises(InputError, match="no record yet"):
+        read_log(tmp_path)
+    (tmp_path / "log.jsonl").write_text("nonsense\n" + json.dumps(records(1)[0]) + "\n")
+    with pytest.raises(InputError, match="line 1"):
+        read_log(tmp_path)
+
+
+def test_calibration_measures_the_largest_gap():
+    ranks = (np.arange(200) + 0.5) / 200
+    assert "largest gap 0.003" in texts(calibration(ranks))  # 1 / 400, the least that steps allow
+    assert "largest gap 1.000" in texts(calibration(np.zeros(50), theme="dark"))
+    with pytest.raises(InputError, match="between 0 and 1"):
+        calibration(np.array([0.2, math.nan]))
+
+
+def test_points_beyond_every_density_are_drawn_too(tmp_path):
+    cloud = make_cloud(bingham_posterior(turns(1), [1.0]), samples=20, uniform=20, generator=seeded())
+    wild = replace(cloud, log_density=np.where(cloud.source == UNIFORM, -np.inf, cloud.log_density))
+    assert save(ball(wild), tmp_path / "a.png", dpi=30).stat().st_size > 1000
