@@ -15,11 +15,11 @@ COMMANDS: dict[str, str] = {
     "sample": "draw rotations from the posterior of an image",
     "density": "log densities of rotations from a CSV file, given an image",
     "plot": "draw the posterior of an image as a picture or a page to explore",
-    "info": "parameters, bins, chart, density and ceiling of a preset or checkpoint",
-    "reproduce": "run an experiment of the paper and write its figures and figures' numbers",
+    "info": "what a preset or a checkpoint is",
+    "reproduce": "an experiment of the paper: its numbers and its figures",
     "render": "render a solid or a mesh into a data set",
     "train": "train a preset; stopped, it resumes",
-    "evaluate": "likelihood, errors, calibration and speed of a model on held-out images",
+    "evaluate": "likelihood, errors, calibration and speed on held-out images",
     "data": "look into a data set of any known layout",
     "demo": "the main job: see what a distribution over rotations looks like",
 }
@@ -37,6 +37,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=28)
+        self._action_max_length = 14  # argparse forgets that commands are indented
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
