@@ -9,6 +9,7 @@ from tables import legal_cells, table_posterior
 from torch.distributions import Distribution
 
 from aquamam.cells import Cells
+from aquamam.distribution import _inverse_cdf
 from aquamam.errors import InputError
 from aquamam.rotations import LOG_UNIFORM, geodesic_angle, random_quat
 
@@ -259,3 +260,18 @@ def test_bad_counts_get_one_clear_sentence():
         posterior.predict("guess")
     with pytest.raises(InputError, match="negative"):
         posterior.sample((-1,))
+
+
+def test_inverse_cdf_finds_the_token_at_any_size_and_none_of_probability_zero():
+    generator = torch.Generator().manual_seed(0)
+    for tokens in (5, 64, 200, 1000):
+        p = torch.rand(tokens, generator=generator)
+        p[torch.rand(tokens, generator=generator) < 0.5] = 0
+        p[-1] = 0
+        p[0] += 0.1
+        u = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
+        u[-1] = 1 - 2.0**-53
+        token = _inverse_cdf(p.expand(4000, 1, tokens), u[:, None])[:, 0]
+        assert bool((p[token] > 0).all())
+        share = token.bincount(minlength=tokens) / 4000
+        assert torch.allclose(share, p / p.sum(), atol=1 / 1999)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -61,7 +62,14 @@ class FitConfig:
 FAST = FitConfig()
 # Section A.5.1 of the paper: 624 epochs of 40,000 samples.
 PAPER = FitConfig(
-    batches="sampled", steps=624 * 313, lr=1e-4, decay="plateau", beta2=0.999, eps=1e-9, component_rate=1, head_rate=1
+    batches="sampled",
+    steps=624 * 313,
+    lr=1e-4,
+    decay="plateau",
+    beta2=0.999,
+    eps=1e-9,
+    component_rate=1.0,
+    head_rate=1.0,
 )
 RECIPES = {"fast": FAST, "paper": PAPER}
 
@@ -121,9 +129,9 @@ class Fit:
         if self.config.batches == "expected":
             return weight.float()
         # a batch is a pure function of seed and step: nothing random to save
-        generator = torch.Generator().manual_seed((self.config.seed << 32) + step)
-        drawn = torch.multinomial(weight, self.config.batch_size, replacement=True, generator=generator)
-        return drawn.bincount(minlength=len(weight)).float() / self.config.batch_size
+        random = np.random.default_rng([self.config.seed, step])
+        drawn = random.multinomial(self.config.batch_size, weight.numpy())
+        return torch.from_numpy(drawn).float() / self.config.batch_size
 
     def _set_rate(self, step: int) -> None:
         if self.config.decay == "exponential":

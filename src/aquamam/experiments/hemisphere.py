@@ -91,7 +91,7 @@ def draw(path: Path, points: np.ndarray, density: np.ndarray) -> Path:
     colours: Any = {"c": points[:, 2], "cmap": "viridis", "norm": heights}
     with style():
         figure = Figure(figsize=(12, 4))
-        figure.get_layout_engine().set(wspace=0.07)
+        figure.set_layout_engine("constrained", wspace=0.07)
         grid = figure.add_gridspec(1, 3, width_ratios=[1.2, 1, 1.3])
         ball: Any = figure.add_subplot(grid[0], projection="3d")
         disk, scatter = figure.add_subplot(grid[1]), figure.add_subplot(grid[2])
@@ -101,6 +101,7 @@ def draw(path: Path, points: np.ndarray, density: np.ndarray) -> Path:
         ball.view_init(28, -55)
         ball.set(xlim=(-1, 1), ylim=(-1, 1), zlim=(0, 1), xlabel="x", ylabel="y", zlabel="z")
         ball.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], zticks=[0, 1])
+        ball.zaxis.labelpad = -6
         ball.set_title("(a) uniform on the hemisphere")
 
         disk.scatter(points[:, 0], points[:, 1], s=9, lw=0, **colours)
