@@ -175,7 +175,7 @@ def test_tilt_is_the_turn_about_the_axis(axis):
     assert np.allclose(before[0], after[0])
     assert np.allclose(before[1], after[1])
     assert np.allclose(np.exp(1j * (after[2] - before[2])), np.exp(0.7j))
-    x, y, z = rotate(q, a).numpy().T
+    x, y, _ = rotate(q, a).numpy().T
     assert np.allclose(np.stack([np.cos(before[1]) * np.sin(before[0]), np.sin(before[1])]), np.stack([x, y]))
 
 

@@ -1,0 +1,342 @@
+"""predict, sample, density and plot, as a person runs them."""
+
+import csv
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from aquamam.checkpoint import save_model
+from aquamam.cli import main
+from aquamam.errors import InputError
+from aquamam.images import find_images, fit_to, pil_to_tensor, read_image
+from aquamam.model import AQuaMaM, ModelConfig
+from aquamam.render import RenderSettings, render
+from aquamam.solids import solid
+
+Q = (0.4, -0.3, 0.2, 0.842615)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    """A small network with random weights that says it was trained on the die."""
+    torch.manual_seed(0)
+    config = ModelConfig(
+        bins=40, dim=32, heads=2, layers=1, hidden=32, image_size=32, embedding="stem", stem=(8, 16), stem_blocks=(0, 0)
+    )
+    network = AQuaMaM(config).eval()
+    with torch.no_grad():
+        for p in network.parameters():
+            p.add_(0.3 * torch.randn_like(p))  # so that it answers to its input
+    data = {"objects": [{"name": "die", "mesh": solid("die").mesh.hash}], "settings": RenderSettings().to_dict()}
+    path = tmp_path_factory.mktemp("model") / "die.safetensors"
+    save_model(network, path, {"data": data})
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def picture() -> Image.Image:
+    return Image.fromarray(render(solid("die").mesh, np.array(Q), RenderSettings(size=64)))
+
+
+@pytest.fixture
+def die(picture, tmp_path) -> str:
+    picture.save(tmp_path / "die.png")
+    return str(tmp_path / "die.png")
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def run_json(capsys, *arguments: str):
+    code, out, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+# --- predict ----------------------------------------------------------------------------------------------------------
+
+
+def test_json_holds_everything_about_an_image(capsys, model, die):
+    (found,) = run_json(capsys, "predict", die, "--model", model, "--json", "--matrix", "--samples", "64")
+    assert found["image"] == die
+    q = torch.tensor(found["quaternion_xyzw"], dtype=torch.float64)
+    assert math.isclose(float(q.norm()), 1, abs_tol=1e-6)
+    R = np.array(found["matrix"])
+    assert np.allclose(R @ R.T, np.eye(3), atol=1e-6)
+    angle = 2 * math.acos(min(1.0, float(q[3])))
+    assert math.isclose(float(np.linalg.norm(found["rotvec"])), angle, abs_tol=1e-5)
+    assert found["share_within_5_deg"] <= found["share_within_15_deg"] <= found["share_within_30_deg"]
+    assert found["log_density"] <= found["ceiling"] + 3  # cells that the boundary cuts may be denser
+    assert isinstance(found["modes"], list)
+    assert isinstance(found["verdict"], str)
+
+
+def test_table_and_csv_tell_the_same(capsys, model, die):
+    common = ("predict", die, "--model", model, "--samples", "64")
+    (found,) = run_json(capsys, *common, "--json")
+    code, table, _ = run(capsys, *common)
+    assert code == 0
+    line = table.splitlines()[-1]
+    for number in found["quaternion_xyzw"]:
+        assert f"{number:+.5f}" in line
+    assert found["verdict"] in line
+    assert "ceiling" in table
+    _, text, _ = run(capsys, *common, "--csv", "--matrix")
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert [float(row[c]) for c in ("qx", "qy", "qz", "qw")] == found["quaternion_xyzw"]
+    assert [float(row[c]) for c in ("rx", "ry", "rz")] == found["rotvec"]
+    assert float(row["share_within_30_deg"]) == found["share_within_30_deg"]
+    assert int(row["modes"]) == len(found["modes"])
+    assert "r22" in row
+
+
+def test_an_images_answer_does_not_depend_on_its_neighbours(capsys, model, die, tmp_path):
+    Image.new("RGB", (40, 40), "green").save(tmp_path / "a.png")
+    alone = run_json(capsys, "predict", die, "--model", model, "--json", "--samples", "64")
+    folder = run_json(capsys, "predict", str(tmp_path), "--model", model, "--json", "--samples", "64")
+    assert [record["image"].rsplit("/", 1)[-1] for record in folder] == ["a.png", "die.png"]
+    assert folder[1] == alone[0]
+
+
+def test_without_samples_there_are_rotations_and_densities_only(capsys, model, die):
+    (full,) = run_json(capsys, "predict", die, "--model", model, "--json", "--samples", "64")
+    (fast,) = run_json(capsys, "predict", die, "--model", model, "--json", "--samples", "0")
+    assert fast["quaternion_xyzw"] == full["quaternion_xyzw"]
+    assert fast["log_density"] == full["log_density"]
+    assert "modes" not in fast
+
+
+def test_unreadable_files_cost_a_sentence_and_not_the_others(capsys, model, die, tmp_path):
+    (tmp_path / "text.png").write_text("not an image")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "die.png").read_bytes()[:300])
+    names = [str(tmp_path / name) for name in ("text.png", "cut.png", "none.png")]
+    code, out, err = run(capsys, "predict", *names, die, "--model", model, "--csv", "--samples", "0")
+    assert code == 2
+    assert len(list(csv.DictReader(io.StringIO(out)))) == 1
+    assert len(err.splitlines()) == 3
+    for name in names:
+        assert name in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--model", "no-such-model"], "no-such-model"),
+        (["--samples", "3"], "at least 16"),
+        (["--matrix"], "--json or --csv"),
+        (["--device", "nonsense"], "nonsense"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(capsys, model, die, arguments, told):
+    arguments = arguments if "--model" in arguments else ["--model", model, *arguments]
+    code, out, err = run(capsys, "predict", die, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("aquamam: ")
+    assert len(err.splitlines()) == 1
+    assert told in err
+
+
+def test_an_empty_folder_is_told(capsys, model, tmp_path):
+    code, _, err = run(capsys, "predict", str(tmp_path), "--model", model)
+    assert code == 2
+    assert "holds none" in err
+
+
+# --- images of every kind ---------------------------------------------------------------------------------------------
+
+
+def saved(picture: Image.Image, kind: str, path) -> None:
+    pixels = np.asarray(picture)
+    grey = np.asarray(picture.convert("L"))
+    if kind == "jpeg":
+        picture.save(path, "JPEG", quality=98, subsampling=0)
+    elif kind == "webp":
+        picture.save(path, "WEBP", lossless=True)
+    elif kind == "grey":
+        picture.convert("L").save(path, "PNG")
+    elif kind == "16-bit":
+        Image.fromarray(grey.astype(np.uint16) * 257).save(path, "PNG")
+    elif kind == "float":
+        Image.fromarray(grey.astype(np.float32) / 255).save(path, "TIFF")
+    elif kind == "alpha":
+        alpha = np.where((pixels == 255).all(-1), 0, 255).astype(np.uint8)
+        hidden = np.where(alpha[..., None] == 0, 0, pixels).astype(np.uint8)  # what is transparent is black below
+        Image.fromarray(np.dstack([hidden, alpha])).save(path, "PNG")
+    elif kind == "palette":
+        picture.quantize(256).save(path, "PNG")
+    elif kind == "cmyk":
+        picture.convert("CMYK").save(path, "JPEG", quality=98, subsampling=0)
+    elif kind == "exif":
+        turned = picture.transpose(Image.Transpose.ROTATE_90)  # as a camera on its side stores it
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        turned.save(path, "PNG", exif=exif)
+    else:
+        picture.save(path, "PNG")
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "grey", "16-bit", "float", "alpha", "palette", "cmyk", "exif"])
+def test_the_network_sees_the_same_whatever_the_file(picture, tmp_path, kind):
+    path = tmp_path / f"{kind}.img"  # the content decides, not the name
+    saved(picture, kind, path)
+    grey = kind in ("grey", "16-bit", "float")
+    expected = np.asarray(
+        (picture.convert("L").convert("RGB") if grey else picture).resize((32, 32), Image.Resampling.BOX)
+    )
+    seen = pil_to_tensor(read_image(path), 3, (64, 64)).permute(1, 2, 0).numpy()
+    seen = np.asarray(Image.fromarray(seen).resize((32, 32), Image.Resampling.BOX))
+    assert np.abs(seen.astype(int) - expected).mean() < (4 if kind in ("palette", "cmyk", "jpeg") else 1)
+
+
+def test_a_wide_picture_is_padded_and_not_stretched(picture):
+    wide = Image.new("RGB", (128, 64), "white")
+    wide.paste(picture, (32, 0))
+    fitted = np.asarray(fit_to(wide, (64, 64))).astype(int)
+    small = np.asarray(picture.resize((32, 32), Image.Resampling.BICUBIC)).astype(int)
+    assert np.abs(fitted[16:48, 16:48] - small).mean() < 2
+    assert (fitted[:15] == 255).all()
+    assert fit_to(Image.new("RGB", (100_000, 1), "red"), (64, 64)).size == (64, 64)
+
+
+def test_folders_give_their_images_in_order(tmp_path, picture):
+    for name in ("b.png", "sub/a.JPG", ".hidden.png", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        picture.save(tmp_path / name, "PNG")
+    assert [p.name for p in find_images([tmp_path])] == ["b.png", "a.JPG"]
+    assert find_images(["a", "b"])[1].name == "b"  # whether a file is there is seen when it is read
+
+
+def test_a_picture_beyond_all_measure_is_refused(tmp_path, monkeypatch):
+    Image.new("L", (300, 300)).save(tmp_path / "big.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
+    with pytest.raises(InputError, match="pixels"):
+        read_image(tmp_path / "big.png")
+
+
+# --- sample and density -----------------------------------------------------------------------------------------------
+
+
+def test_samples_are_drawn_by_their_seed_and_carry_their_density(capsys, model, die, tmp_path):
+    command = ("sample", die, "--model", model, "-n", "7", "--seed")
+    code, text, _ = run(capsys, *command, "1")
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == 7
+    assert run(capsys, *command, "1")[1] == text
+    assert run(capsys, *command, "2")[1] != text
+    file = tmp_path / "out" / "samples.csv"
+    assert run(capsys, *command, "1", "--out", str(file))[1] == ""
+    assert file.read_text() == text
+    _, scored, _ = run(capsys, "density", die, "--model", model, "--rotations", str(file))
+    for drawn, row in zip(rows, csv.DictReader(io.StringIO(scored))):
+        assert row["image"] == drawn["image"]
+        assert math.isclose(float(row["log_density"]), float(drawn["log_density"]), abs_tol=2e-3)
+
+
+def test_samples_as_json(capsys, model, die):
+    (found,) = run_json(capsys, "sample", die, "--model", model, "-n", "5", "--json")
+    assert np.array(found["quaternions_xyzw"]).shape == (5, 4)
+    assert len(found["log_density"]) == 5
+
+
+def test_density_takes_columns_in_any_order_either_sign_and_other_measures(capsys, model, die, tmp_path):
+    table = tmp_path / "r.csv"
+    table.write_text("name,qw,qx,qy,qz\nfirst,1,0,0,0\nsecond,-1,0,0,0\n")
+    common = ("density", die, "--model", model, "--rotations", str(table))
+    _, text, _ = run(capsys, *common)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["name"] for row in rows] == ["first", "second"]
+    assert rows[0]["log_density"] == rows[1]["log_density"]
+    found = run_json(capsys, *common, "--measure", "1", "--json")
+    assert math.isclose(found["log_density"][0], float(rows[0]["log_density"]) + 2 * math.log(math.pi), abs_tol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("qx,qy,qz\n0,0,0\n", "lacks qw"),
+        ("", "header"),
+        ("qx,qy,qz,qw\n0,0,0,2\n", "line 2"),
+        ("qx,qy,qz,qw\n0,0,0,1\n0,0,nan,1\n", "line 3"),
+        ("qx,qy,qz,qw\n0,0,x,1\n", "line 2"),
+        ("qx,qy,qz,qw\n0,0,1\n", "line 2"),
+    ],
+)
+def test_a_wrong_table_of_rotations_is_one_sentence(capsys, model, die, tmp_path, text, told):
+    (tmp_path / "r.csv").write_text(text)
+    code, out, err = run(capsys, "density", die, "--model", model, "--rotations", str(tmp_path / "r.csv"))
+    assert (code, out) == (2, "")
+    assert told in err
+    assert len(err.splitlines()) == 1
+
+
+def test_rotations_come_from_a_pipe_too(capsys, model, die, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("qx,qy,qz,qw\n0,0,0,1\n"))
+    code, out, _ = run(capsys, "density", die, "--model", model, "--rotations", "-")
+    assert code == 0
+    assert len(out.splitlines()) == 2
+
+
+# --- plot -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "start"),
+    [
+        ("ball.png", ["--truth=-0.4,0.3,-0.2,-0.842615"], b"\x89PNG"),
+        ("map.pdf", ["--kind", "mollweide", "--axis", "y", "--theme", "dark"], b"%PDF"),
+        ("bins.svg", ["--kind", "marginals", "--truth", "0,0,0,1"], b"<?xml"),
+        ("page.html", ["--truth", "0,0,0,1"], b"<!doctype html>"),
+    ],
+)
+def test_plots_of_every_kind_are_written(capsys, model, die, tmp_path, name, options, start):
+    out = tmp_path / "plots" / name
+    few = ["--samples", "30", "--uniform", "20"]
+    code, printed, err = run(capsys, "plot", die, "-o", str(out), "--model", model, *few, *options)
+    assert (code, printed.strip(), err) == (0, str(out), "")
+    content = out.read_bytes()
+    assert content.startswith(start)
+    if name == "page.html":
+        assert b'"name":"die"' in content  # the model's object is known by its mesh
+
+
+def test_a_runs_folder_gives_its_learning_curve(capsys, tmp_path):
+    record = {
+        "step": 5,
+        "images": 640,
+        "elapsed": 9.0,
+        "log_likelihood": 1.5,
+        "train_log_likelihood": 1.4,
+        "ceiling": 17.6,
+    }
+    (tmp_path / "log.jsonl").write_text(json.dumps(record) + "\n")
+    code, _, _ = run(capsys, "plot", str(tmp_path), "-o", str(tmp_path / "curve.png"))
+    assert code == 0
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["-o", "a.docx"], ".html, .png, .svg, .pdf"),
+        (["-o", "a.html", "--kind", "marginals"], "a.png"),
+        (["-o", "a.png", "--truth", "1,2"], "four numbers"),
+        (["-o", "a.png", "--truth", "1,1,1,1"], "unit norm"),
+        (["-o", "a.png", "--object", "unheard-of"], "mesh file"),
+    ],
+)
+def test_wrong_plots_are_one_sentence(capsys, model, die, tmp_path, monkeypatch, options, told):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, "plot", die, "--model", model, "--samples", "20", *options)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert len(err.splitlines()) == 1
