@@ -279,9 +279,8 @@ class Trainer:
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
         tensors["random_state"] = torch.get_rng_state()
-        names = [name for name, _ in self.model.named_parameters()]
         for index, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{names[index]}.{k}": torch.as_tensor(v) for k, v in state.items()}
+            tensors |= {f"optimizer.{self.optimizer_names[index]}.{k}": torch.as_tensor(v) for k, v in state.items()}
         self.folder.save(tensors, self.progress.__dict__)
 
     def resume(self) -> None:
@@ -296,7 +295,7 @@ class Trainer:
         self.model.load_state_dict(_part(tensors, "model."))
         self.average.load_state_dict(_part(tensors, "average."))
         torch.set_rng_state(tensors["random_state"])
-        names = {name: i for i, (name, _) in enumerate(self.model.named_parameters())}
+        names = {name: i for i, name in enumerate(self.optimizer_names)}
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in _part(tensors, "optimizer.").items():
             name, _, part = key.rpartition(".")
@@ -310,11 +309,16 @@ class Trainer:
     def _make_optimizer(self) -> torch.optim.Optimizer:
         config = self.config
         kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-        # decay only matrices: shrinking norms, biases and embeddings of positions helps nobody
-        groups = [
-            {"params": [p], "weight_decay": config.weight_decay if p.ndim > 1 else 0.0} for p in self.model.parameters()
+        # decay only matrices: shrinking norms and biases helps nobody
+        named = list(self.model.named_parameters())
+        matrices = [(n, p) for n, p in named if p.ndim > 1]
+        others = [(n, p) for n, p in named if p.ndim <= 1]
+        self.optimizer_names = [n for n, _ in (*matrices, *others)]  # in the optimiser's order
+        groups: list[dict[str, Any]] = [
+            {"params": [p for _, p in matrices], "weight_decay": config.weight_decay},
+            {"params": [p for _, p in others], "weight_decay": 0.0},
         ]
-        return kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, foreach=True)
+        return kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
     def _share(self) -> float:
         """How much of the schedule is behind us."""
