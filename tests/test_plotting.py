@@ -109,7 +109,7 @@ def test_pictures_of_a_batch_are_refused():
 @pytest.mark.parametrize("theme", THEMES)
 def test_likelier_is_redder_more_opaque_and_farther_from_the_background(theme):
     log_density = np.linspace(LOG_UNIFORM - 2, 15, 60)
-    rgba = density_colours(log_density, theme)
+    rgba = density_colours(log_density, theme)[:-1]  # the highest half percent shares a colour
     assert (np.diff(rgba[:, 3]) > 0).all()
     red_share = rgba[:, 0] / rgba[:, :3].sum(1)
     assert (np.diff(red_share) > -0.02).all()
@@ -118,6 +118,16 @@ def test_likelier_is_redder_more_opaque_and_farther_from_the_background(theme):
     luminance = linear @ [0.2126, 0.7152, 0.0722]  # what print and colour-blind readers see
     steps = np.diff(luminance) * (-1 if theme == "light" else 1)
     assert (steps > 0).all()
+
+
+def test_one_wild_density_does_not_pale_the_others():
+    usual = np.linspace(LOG_UNIFORM, 5, 1000)
+    assert np.allclose(density_colours(np.append(usual, 400.0))[:-1], density_colours(usual), atol=0.02)
+
+
+def test_one_wild_density_does_not_pale_the_others():
+    usual = np.linspace(LOG_UNIFORM, 5, 1000)
+    assert np.allclose(density_colours(np.append(usual, 400.0))[:-1], density_colours(usual), atol=0.02)
 
 
 def test_a_flat_posterior_does_not_look_likely():
@@ -244,6 +254,14 @@ def test_an_object_can_be_named(tmp_path):
         known_object(object(), str(tmp_path / "nothing.obj"))
     (tmp_path / "part.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 2 3\nf 1 2 4\nf 1 3 4\nf 2 3 4\n")
     assert known_object(object(), str(tmp_path / "part.obj")).mesh.faces.shape == (4, 3)
+
+
+def test_round_solids_know_their_axis():
+    assert [known_object(object(), name).axis for name in ("cylinder", "cone", "die")] == ["y", "z", "z"]
+
+
+def test_round_solids_know_their_axis():
+    assert [known_object(object(), name).axis for name in ("cylinder", "cone", "die")] == ["y", "z", "z"]
 
 
 def test_axes_stand_for_an_unknown_object():

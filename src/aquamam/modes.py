@@ -22,6 +22,8 @@ NEIGHBOURS = 5  # a sample with fewer within the radius is a straggler and links
 LEAST_SHARE = 0.02  # smaller clusters are modes only where all are small (an icosahedron has 60)
 LEAST_RADIUS, MOST_RADIUS = 5.0, 60.0  # degrees; 250 uniform rotations are linked at about 50
 LONG, WIDE = 45.0, 60.0  # degrees: a mode may be a curve from the first, and is else a region from the second
+MOST_SAMPLES = 4000  # clustered against each other, which takes n^2 numbers; more join the nearest of these
+MOST_SAMPLES = 4000  # clustered against each other, which takes n^2 numbers; more join the nearest of these
 SHARE_ANGLES = (5, 15, 30)  # degrees
 
 
@@ -154,6 +156,10 @@ def cluster(q: Float[Tensor, "n 4"], radius_deg: float | int | None = None) -> C
     if radius_deg is not None and not 0 < radius_deg <= 180:
         raise InputError(f"radius_deg must lie between 0 and 180 degrees, got {radius_deg}; try 10.")
     q = q.double().cpu()
+    if len(q) > MOST_SAMPLES:
+        first = cluster(q[:MOST_SAMPLES], radius_deg)
+        nearest = [angles_deg(part, q[:MOST_SAMPLES]).argmin(1) for part in q[MOST_SAMPLES:].split(MOST_SAMPLES)]
+        return Clusters(np.concatenate([first.labels, first.labels[torch.cat(nearest).numpy()]]), first.modes)
     angle = angles_deg(q, q).numpy()
     parts: list[np.ndarray] = []
     rest = np.arange(len(q))

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--object", metavar="OBJECT", help="a solid or a mesh file to show poses with (default: the model's)"
     )
     parser.add_argument(
-        "--axis", choices=["x", "y", "z"], default="z", help="of mollweide: the object's axis (default: z)"
+        "--axis", choices=["x", "y", "z"], help="of mollweide: the object's axis (default: of revolution, or z)"
     )
     parser.add_argument("--samples", type=int, default=499, metavar="N", help="drawn from the posterior (default: 499)")
     parser.add_argument("--uniform", type=int, default=500, metavar="N", help="uniform rotations (default: 500)")
@@ -105,7 +105,9 @@ def plot_posterior(args: argparse.Namespace, kind: str, page: bool) -> None:
     elif kind == "ball":
         save(ball(cloud, image=picture, known=known, title=name, theme=args.theme), args.out)
     else:
-        figure = mollweide(cloud, axis=args.axis, image=picture, title=args.title, theme=args.theme)
+        axis = args.axis or (known.axis if known is not None else "z")
+        axis = args.axis or (known.axis if known is not None else "z")
+        figure = mollweide(cloud, axis=axis, image=picture, title=args.title, theme=args.theme)
         save(figure, args.out)
 
 

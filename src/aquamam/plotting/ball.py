@@ -2,12 +2,14 @@
 
 import math
 import textwrap
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+from matplotlib.patheffects import withStroke
 from PIL import Image
 
 from aquamam.modes import describe
@@ -87,7 +89,7 @@ def _draw_ball(
             *points[i : i + 1].T, marker="o", s=70, facecolors="none", edgecolors=colours.ink, lw=0.9, zorder=6,
             depthshade=False,
         )  # fmt: skip
-        axes.text(
+        label = axes.text(
             *(points[i] + [0, 0, 0.3]),
             str(number),
             color=colours.ink,
@@ -96,6 +98,7 @@ def _draw_ball(
             ha="center",
             zorder=9,
         )
+        label.set_path_effects([withStroke(linewidth=2.5, foreground=colours.paper)])
 
 
 def _facing(elevation: float | int, azimuth: float | int) -> np.ndarray:
@@ -150,10 +153,17 @@ def _draw_poses(figure: Figure, cloud: Cloud, numbers: list[int], known: KnownOb
         axes.set_xlabel(f"{number} : {cloud.log_density[i]:.2f}", color=colours.ink, fontsize=10, labelpad=2)
 
 
+def _beyond(cloud: Cloud) -> Literal["min", "both"]:
+    """Where points lie beyond the colours: always below, sometimes above."""
+    return "both" if cloud.log_density.max() > (density_scale(cloud.log_density).vmax or 0) + 1e-6 else "min"
+
+
 def _draw_legend(figure: Figure, cloud: Cloud, colours: Theme) -> None:
     axes = figure.add_axes((0.3, 0.075, 0.34, 0.022))
     scale = density_scale(cloud.log_density)
-    bar = figure.colorbar(ScalarMappable(scale, density_map(colours)), cax=axes, orientation="horizontal", extend="min")
+    bar = figure.colorbar(
+        ScalarMappable(scale, density_map(colours)), cax=axes, orientation="horizontal", extend=_beyond(cloud)
+    )
     bar.outline.set_visible(False)  # type: ignore[operator]
     axes.tick_params(colors=colours.muted, labelsize=8)
     bar.set_label("ln p(q): redder and more opaque is likelier", color=colours.ink, fontsize=9)

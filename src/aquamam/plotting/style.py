@@ -58,10 +58,11 @@ def density_map(theme: Theme) -> LinearSegmentedColormap:
 def density_scale(log_density: Float[np.ndarray, " n"]) -> Normalize:
     """The range of colours: from two nats below the uniform density to the highest one, at least four above it.
 
-    The uniform density is the anchor, so that a flat posterior looks flat and not red all over.
+    The uniform density is the anchor, so that a flat posterior looks flat and not red all over. The highest half percent does not
+    count: one sample in a sliver of a cell, where densities are huge, must not pale all the others.
     """
-    top = float(np.max(log_density, initial=LOG_UNIFORM + 4))
-    return Normalize(LOG_UNIFORM - 2, top, clip=True)
+    high = np.quantile(log_density, 0.995, method="lower") if len(log_density) else -np.inf
+    return Normalize(LOG_UNIFORM - 2, max(float(high), LOG_UNIFORM + 4), clip=True)
 
 
 def density_colours(log_density: Float[np.ndarray, " n"], theme: str = "light") -> Float[np.ndarray, "n 4"]:

@@ -143,7 +143,7 @@
     };
     const bar = make("div", { className: "bar" });
     bar.style.background = `linear-gradient(to right, ${colours.density.join(", ")})`;
-    $("scale").replaceChildren(bar, tick(low, `≤ ${number(low, 1)}`, "first"), tick(high, `ln p = ${number(high, 1)}`, "last"));
+    $("scale").replaceChildren(bar, tick(low, `≤ ${number(low, 1)}`, "first"), tick(high, `ln p ${Math.max(...points.logDensity) > high + 1e-3 ? "≥" : "="} ${number(high, 1)}`, "last"));
     if (at(data.uniform) < 70) $("scale").append(tick(data.uniform, `uniform ${number(data.uniform)}`, "first"));
   }
   dark.addEventListener("change", paint);
