@@ -105,14 +105,6 @@ def test_more_samples_than_are_clustered_join_the_nearest():
     assert np.array_equal(found.labels, answer)
 
 
-def test_more_samples_than_are_clustered_join_the_nearest():
-    q = four_fives().sample((4500,), generator=seeded())[:, 0].double()
-    found = cluster(q)
-    assert len(found.labels) == 4500
-    answer = angles_deg(torch.tensor([mode.quaternion for mode in found.modes]), q).argmin(0).numpy()
-    assert np.array_equal(found.labels, answer)
-
-
 def test_signs_of_quaternions_do_not_matter():
     q = four_fives().sample((300,), generator=seeded())[:, 0].double()
     flipped = q * torch.where(torch.arange(300) % 2 == 0, 1.0, -1.0)[:, None]

@@ -23,7 +23,6 @@ LEAST_SHARE = 0.02  # smaller clusters are modes only where all are small (an ic
 LEAST_RADIUS, MOST_RADIUS = 5.0, 60.0  # degrees; 250 uniform rotations are linked at about 50
 LONG, WIDE = 45.0, 60.0  # degrees: a mode may be a curve from the first, and is else a region from the second
 MOST_SAMPLES = 4000  # clustered against each other, which takes n^2 numbers; more join the nearest of these
-MOST_SAMPLES = 4000  # clustered against each other, which takes n^2 numbers; more join the nearest of these
 SHARE_ANGLES = (5, 15, 30)  # degrees
 
 

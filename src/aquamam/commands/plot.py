@@ -106,7 +106,6 @@ def plot_posterior(args: argparse.Namespace, kind: str, page: bool) -> None:
         save(ball(cloud, image=picture, known=known, title=name, theme=args.theme), args.out)
     else:
         axis = args.axis or (known.axis if known is not None else "z")
-        axis = args.axis or (known.axis if known is not None else "z")
         figure = mollweide(cloud, axis=axis, image=picture, title=args.title, theme=args.theme)
         save(figure, args.out)
 

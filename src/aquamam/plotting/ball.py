@@ -9,7 +9,6 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
-from matplotlib.patheffects import withStroke
 from PIL import Image
 
 from aquamam.modes import describe

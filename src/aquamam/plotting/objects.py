@@ -37,14 +37,6 @@ class KnownObject:
         axis = solid(self.name).symmetry.axis
         return "z" if axis is None else "xyz"[int(np.abs(np.asarray(axis)).argmax())]
 
-    @property
-    def axis(self) -> str:
-        """The axis of revolution of a round solid, z for all others."""
-        if self.name not in NAMES or solid(self.name).mesh is not self.mesh:
-            return "z"
-        axis = solid(self.name).symmetry.axis
-        return "z" if axis is None else "xyz"[int(np.abs(np.asarray(axis)).argmax())]
-
 
 def known_object(model: Any, name: str | None = None) -> KnownObject | None:
     """The object of a model's training data, if there was one and it is one of the package's solids; or the named solid or mesh file."""
