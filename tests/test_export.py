@@ -1,0 +1,183 @@
+"""The exported graphs: they say the same as the checkpoint, and their description is true."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from aquamam.baselines.classification import Classification, ClassificationConfig
+from aquamam.checkpoint import save_model
+from aquamam.cli import main
+from aquamam.errors import InputError
+from aquamam.export import Decoder, Encoder, export, graphs, largest_difference
+from aquamam.model import AQuaMaM, ModelConfig
+from aquamam.onnx_runner import Files, OnnxModel
+from aquamam.rotations import random_quat
+
+SMALL = {"bins": 12, "dim": 16, "heads": 2, "hidden": 24, "octaves": 3, "image_size": 16}
+CONFIGS = {
+    "stem": ModelConfig(
+        **SMALL, layers=2, chart="atlas", density="cells", embedding="stem", stem=(4, 8), stem_blocks=(0, 1)
+    ),
+    "patches": ModelConfig(**SMALL, layers=1, chart="hemisphere", density="paper", patch_size=8, channels=1),
+    "category": ModelConfig(**SMALL, layers=2, chart="hemisphere", density="cells", embedding="category", tokens=5),
+}
+
+
+def make(name: str) -> AQuaMaM:
+    torch.manual_seed(0)
+    model = AQuaMaM(CONFIGS[name]).eval()
+    with torch.no_grad():  # as trained: a fresh model's logits hardly depend on anything
+        for weight in model.parameters():
+            weight.mul_(2 if weight.ndim > 1 else 1)
+    return model
+
+
+def inputs(model: AQuaMaM, count: int, generator: torch.Generator) -> torch.Tensor:
+    config = model.config
+    if config.embedding == "category":
+        return torch.arange(count) % config.categories
+    return torch.rand((count, config.channels, config.image_size, config.image_size), generator=generator)
+
+
+@pytest.fixture(scope="module", params=["stem", "patches"])
+def exported(request, tmp_path_factory) -> tuple[AQuaMaM, Path]:
+    model = make(request.param)
+    model.info = {"data": {"objects": [{"name": "die"}]}}
+    path = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    if request.param == "stem":
+        export(model, path)
+    else:  # by the command, which then runs the graphs against the checkpoint; tracing takes its time, so not twice
+        save_model(model, path.with_name("model.safetensors"))
+        assert main(["export", str(path.with_name("model.safetensors")), str(path)]) == 0
+    return model, path
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_the_graphs_give_the_posterior_of_the_checkpoint(exported, count, generator):
+    model, path = exported
+    images = inputs(model, count, generator)
+    q = random_quat((9, count), generator=generator)
+    with torch.no_grad():
+        mine, theirs = model(images), OnnxModel(path, threads=1)(images)
+        assert theirs.log_prob(q) == pytest.approx(mine.log_prob(q), abs=1e-4)
+        assert theirs.mode == pytest.approx(mine.mode, abs=1e-6)
+        assert theirs.topk(4).log_probs == pytest.approx(mine.topk(4).log_probs, abs=1e-4)
+        draws = [posterior.sample((40,), generator=torch.Generator().manual_seed(1)) for posterior in (mine, theirs)]
+    same = (draws[0] - draws[1]).abs().amax(-1) < 1e-6  # a draw on the very edge of a bin may fall to the other side
+    assert same.double().mean() > 0.99 if count else len(same) == 40
+    assert largest_difference(model, path) < 1e-4
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_traced_networks_equal_the_model_for_every_kind_of_input(name, generator):
+    model = make(name)
+    images = inputs(model, 2, generator)
+    chart = torch.randint(model.cells.chart.count, (5, 2), generator=generator)
+    seen = torch.rand((5, 2, 2), generator=generator) - 0.5
+    with torch.no_grad():
+        prefix = model.encode(images)
+        want, _ = prefix.rest(chart, seen)
+        first, *states = Encoder(model)(images)
+        own = [torch.full((2, 5, 2 * model.config.dim), 7.0) for _ in model.blocks]  # at step 0 nobody looks at these
+        got = []
+        for step in (0, 1):
+            logits, *own = Decoder(model)(torch.tensor(step), chart.T, seen[..., step].T, *states, *own)
+            got.append(logits.transpose(0, 1))
+        assert first == pytest.approx(prefix.first(), abs=1e-5)
+    assert torch.stack(got, 2) == pytest.approx(want, abs=1e-5)
+
+
+def test_the_description_names_the_tensors_of_the_graphs(exported):
+    import onnxruntime
+
+    model, path = exported
+    files = Files.at(path)
+    description = json.loads(files.description.read_text())
+    assert description["config"] == json.loads(json.dumps(model.config.to_dict()))
+    for name in ("encoder", "decoder"):
+        graph = description["graphs"][name]
+        session = onnxruntime.InferenceSession(path.with_name(graph["file"]), providers=["CPUExecutionProvider"])
+        for told, found in ((graph["inputs"], session.get_inputs()), (graph["outputs"], session.get_outputs())):
+            assert [t["name"] for t in told] == [f.name for f in found]
+            assert [t["shape"] for t in told] == [f.shape for f in found]
+            kinds = {"float32": "tensor(float)", "int64": "tensor(int64)"}
+            assert [kinds[t["type"]] for t in told] == [f.type for f in found]
+
+
+def test_no_path_of_the_machine_gets_into_the_files(exported):
+    _, path = exported
+    for file in Files.at(path):
+        assert str(Path(__file__).parents[1]).encode() not in file.read_bytes()
+        assert b".py" not in file.read_bytes()
+
+
+def test_the_runner_reads_pictures_as_the_model_does(exported):
+    model, path = exported
+    picture = Image.fromarray(np.arange(20 * 31 * 3, dtype=np.uint8).reshape(20, 31, 3))
+    q = torch.tensor([[0.5, 0.5, -0.5, 0.5]])
+    with torch.no_grad():
+        assert OnnxModel(path)(picture).log_prob(q) == pytest.approx(model(picture).log_prob(q), abs=1e-4)
+    with pytest.raises(InputError, match="shape"):
+        OnnxModel(path)(torch.rand(2, 3, 5, 5))
+
+
+def test_the_documentation_is_true(exported, monkeypatch, capsys):
+    """The Python of docs/export.md runs; its decoder without torch finds the same rotations as the model."""
+    model, path = exported
+    text = (Path(__file__).parents[1] / "docs" / "export.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    assert len(blocks) == 2
+    monkeypatch.chdir(path.parent)
+    side = model.config.image_size
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save("die.png")
+    for block in blocks:
+        if model.config.channels == 1:
+            block = block.replace('"RGB"', '"L"').replace("[None].transpose(0, 3, 1, 2)", "[None, None]")
+        names: dict = {}
+        exec(block, names)
+        assert np.abs(names["q"] @ model(Image.open("die.png")).mode[0].numpy()) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda f: f.description.unlink(), "there is none"),
+        (lambda f: f.description.write_text("{"), "not JSON"),
+        (lambda f: f.description.write_text("[]"), "does not describe"),
+        (lambda f: f.decoder.unlink(), "keep its three files together"),
+        (lambda f: f.encoder.write_bytes(b"\0" + f.encoder.read_bytes()), "is not the graph"),
+    ],
+)
+def test_damaged_exports_are_told_in_one_sentence(exported, tmp_path, damage, sentence):
+    files = Files.at(exported[1])
+    for file in files:
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    damage(Files.at(tmp_path / "model.onnx"))
+    with pytest.raises(InputError, match=sentence):
+        OnnxModel(tmp_path / "model.onnx")
+
+
+def test_three_files_are_written_and_nothing_else(exported):
+    names = {file.name for file in exported[1].parent.iterdir()} - {"model.safetensors", "die.png"}
+    assert names == {"model.encoder.onnx", "model.decoder.onnx", "model.json"}
+
+
+def test_what_cannot_be_exported_is_told(tmp_path, capsys):
+    small = {"dim": 16, "heads": 2, "layers": 1, "hidden": 16, "image_size": 16, "stem": (4,), "stem_blocks": (0,)}
+    with pytest.raises(InputError, match="classification"):
+        export(Classification(ClassificationConfig(**small)), tmp_path / "a.onnx")
+    assert main(["export", "no-such-model", str(tmp_path / "a.onnx")]) == 2
+    assert main(["export", "no-such-model", str(tmp_path / "a.pt")]) == 2
+    assert "ends in .onnx" in capsys.readouterr().err
+
+
+def test_any_size_but_one_can_be_traced():
+    encoder, decoder = graphs(make("stem"))
+    assert encoder.inputs["image"][0].shape[0] > 1
+    assert min(decoder.inputs["component"][0].shape) > 1
