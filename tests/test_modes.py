@@ -40,6 +40,11 @@ def test_a_continuous_symmetry_is_one_curve_an_axis(seed):
     assert "continuous symmetry" in describe(one)
 
 
+def test_blobs_in_a_row_are_no_curve():
+    (modes,) = find_modes(bingham_posterior(turns(4), [20.0] * 4), generator=seeded())
+    assert all(mode.kind != "curve" for mode in modes)
+
+
 def test_a_point_lies_on_the_curve_that_it_stands_for():
     (modes,) = find_modes(cylinder(), generator=seeded())
     curve = multiply(turns(2, (1.0, 0.0, 0.0))[:, None], turns(720)[None]).reshape(-1, 4)

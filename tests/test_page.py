@@ -313,8 +313,8 @@ def test_the_browser_draws_objects_as_the_renderer_does(browser, file):
             )
             drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(shot.partition(",")[2]))).convert("RGB"))
             away = np.abs(drawn.astype(int) - picture)
-            assert away.mean() < 2.5, name  # grey levels; edges are smoothed a little differently
-            assert np.median(away[picture.min(-1) < 250]) <= 2, name  # on the object itself
+            assert away.mean() < 1, name  # grey levels; edges are smoothed a little differently
+            assert np.median(away[picture.min(-1) < 250]) <= 1, name  # on the object itself
         assert visit.troubles == []
 
 

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from aquamam.distribution import RotationDistribution
 from aquamam.errors import InputError
-from aquamam.rotations import chordal_mean
+from aquamam.rotations import chordal_mean, inverse, multiply, quat_to_rotvec
 
 NEIGHBOURS = 5  # a sample with fewer within the radius is a straggler and links nothing
 LEAST_SHARE = 0.02  # smaller clusters are modes only where all are small (an icosahedron has 60)
 LEAST_RADIUS, MOST_RADIUS = 5.0, 60.0  # degrees; 250 uniform rotations are linked at about 50
 LONG, WIDE = 45.0, 60.0  # degrees: a mode may be a curve from the first, and is else a region from the second
+STRAIGHT = 0.7  # share of the spread along one direction that makes a curve; tubes of up to 8 degrees have it
 MOST_SAMPLES = 4000  # clustered against each other, which takes n^2 numbers; more join the nearest of these
 SHARE_ANGLES = (5, 15, 30)  # degrees
 
@@ -144,8 +145,9 @@ def describe(modes: tuple[Mode, ...] | list[Mode]) -> str:
         what = "one curve" if len(standing) == 1 else f"{len(standing)} curves"
         return f"ambiguous: {what} of rotations ({shares} %), a continuous symmetry{rest}"
     if len(standing) > 1:
-        return f"ambiguous: {len(standing)} separate rotations ({shares} %){rest}"
-    width = standing[0].radius_deg
+        what = "rotations" if all(mode.kind == "point" for mode in standing) else "modes, some of them curves"
+        return f"ambiguous: {len(standing)} separate {what} ({shares} %){rest}"
+    width = standing[0].radius_deg  # where 90 % lie
     sure = "unsure" if rest else "clear" if width < 15 else "rough"
     return f"{sure}: one rotation ({shares} %) to within {width:.{0 if width >= 10 else 1}f} degrees{rest}"
 
@@ -172,11 +174,11 @@ def cluster(q: Float[Tensor, "n 4"], radius_deg: float | int | None = None) -> C
         if count == 0 or radius_deg is not None:
             break
     found = [(part, _mode(q, angle, part)) for part in parts]
-    # a region is what is left between the modes, unless there is nothing else
-    found = [pair for pair in found if pair[1].kind != "region"] or found
     found.sort(key=lambda pair: (-len(pair[0]), pair[0][0]))
     largest = len(found[0][0]) if found else 0
     found = [pair for pair in found if len(pair[0]) >= min(LEAST_SHARE * len(q), largest / 4)]
+    # a region is what is left between the modes, unless there is nothing else
+    found = [pair for pair in found if pair[1].kind != "region"] or found[:1]
     labels = np.full(len(q), -1, dtype=np.int64)
     for k, (part, _) in enumerate(found):
         labels[part] = k
@@ -280,16 +282,24 @@ def _mode(q: Float64[Tensor, "n 4"], angle: Float64[np.ndarray, "n n"], members:
     centre = chordal_mean(q[members], torch.from_numpy(weight[top]))
     reach = float(np.quantile(angles_deg(centre[None], q[members])[0].numpy(), 0.9))
     kind = "region" if reach > WIDE else "point"
-    if reach > max(LONG, 4 * _crowding(sub)) and _dimension(sub, reach) < 1.7:
+    if reach > LONG and _straightness(q[members], sub) > STRAIGHT:
         kind = "curve"
     share = len(members) / len(q)
     return Mode(quaternion=_tuple(centre), share=share, radius_deg=reach, log_density=math.nan, kind=kind)
 
 
-def _dimension(angle: Float64[np.ndarray, "n n"], reach: float) -> float:
-    """How fast the number of neighbours grows with the distance: 1 for a curve, 3 for a region."""
-    outer, inner = (angle <= reach / 3).mean(1), (angle <= reach / 6).mean(1)
-    return float(np.median(np.log2(outer / inner)))
+def _straightness(q: Float64[Tensor, "n 4"], angle: Float64[np.ndarray, "n n"]) -> float:
+    """How much of the spread about a sample, seen from near (LONG), is along one direction: 1 for a thin curve, 1/3 for a blob.
+
+    The rotations of a continuous symmetry are a straight line in the rotation vectors seen from any of them.
+    """
+    shares = []
+    for i in np.linspace(0, len(q) - 1, min(len(q), 60)).astype(int):
+        near = quat_to_rotvec(multiply(inverse(q[i]), q[torch.from_numpy(angle[i] <= LONG)]))
+        spread = torch.linalg.eigvalsh(near.T @ near)
+        # a handful of points looks straight by chance
+        shares.append(float(spread[-1] / spread.sum().clamp_min(1e-12)) if len(near) > 2 * NEIGHBOURS else 0.0)
+    return float(np.mean(shares))
 
 
 def _tuple(q: Tensor) -> tuple[float, float, float, float]:
