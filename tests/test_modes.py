@@ -92,6 +92,12 @@ def test_the_uniform_distribution_is_one_region(samples):
     assert describe(modes).startswith("undecided")
 
 
+def test_a_speck_does_not_hide_that_nothing_is_known():
+    (modes,) = find_modes(bingham_posterior(turns(2), [1.0, (0.0, 0.0, 0.0)], [0.08, 0.92]), generator=seeded())
+    assert {mode.kind for mode in modes} == {"region", "point"}
+    assert describe(modes).startswith("undecided")
+
+
 def test_modes_turn_with_the_posterior():
     turn = random_quat((), generator=seeded(3))
     q = four_fives().sample((600,), generator=seeded())[:, 0].double()

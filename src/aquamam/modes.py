@@ -20,6 +20,7 @@ from aquamam.rotations import chordal_mean, inverse, multiply, quat_to_rotvec
 
 NEIGHBOURS = 5  # a sample with fewer within the radius is a straggler and links nothing
 LEAST_SHARE = 0.02  # smaller clusters are modes only where all are small (an icosahedron has 60)
+LEAST_STANDING = 0.25  # share of points and curves below which a posterior is a region with specks
 LEAST_RADIUS, MOST_RADIUS = 5.0, 60.0  # degrees; 250 uniform rotations are linked at about 50
 LONG, WIDE = 45.0, 60.0  # degrees: a mode may be a curve from the first, and is else a region from the second
 STRAIGHT = 0.7  # share of the spread along one direction that makes a curve; tubes of up to 8 degrees have it
@@ -35,7 +36,7 @@ class Mode:
     share: float  # of all probability
     radius_deg: float  # 90 % of its samples lie this near to the quaternion
     log_density: float  # at the quaternion, volume pi^2
-    kind: str  # "point", "curve" (a continuous symmetry), or "region" when nothing stands out
+    kind: str  # "point", "curve" (a continuous symmetry), or "region" when little stands out
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON, rounded to what samples can tell."""
@@ -137,7 +138,7 @@ def describe(modes: tuple[Mode, ...] | list[Mode]) -> str:
     """One phrase that says whether a view is clear, ambiguous or undecided."""
     standing = [mode for mode in modes if mode.kind != "region"]
     spread = 1 - sum(mode.share for mode in standing)
-    if not standing:
+    if len(standing) < len(modes) or not modes:
         return "undecided: the probability is spread over a wide region"
     shares = ", ".join(f"{100 * mode.share:.0f}" for mode in standing[:6]) + (", ..." if len(standing) > 6 else "")
     rest = f", {100 * spread:.0f} % spread elsewhere" if spread >= 0.1 else ""
@@ -177,8 +178,9 @@ def cluster(q: Float[Tensor, "n 4"], radius_deg: float | int | None = None) -> C
     found.sort(key=lambda pair: (-len(pair[0]), pair[0][0]))
     largest = len(found[0][0]) if found else 0
     found = [pair for pair in found if len(pair[0]) >= min(LEAST_SHARE * len(q), largest / 4)]
-    # a region is what is left between the modes, unless there is nothing else
-    found = [pair for pair in found if pair[1].kind != "region"] or found[:1]
+    # a region is what is left between the modes, unless they hold little
+    standing = [pair for pair in found if pair[1].kind != "region"]
+    found = standing if sum(mode.share for _, mode in standing) >= LEAST_STANDING else found
     labels = np.full(len(q), -1, dtype=np.int64)
     for k, (part, _) in enumerate(found):
         labels[part] = k
@@ -254,7 +256,8 @@ def _crowding(angle: Float64[np.ndarray, "n n"]) -> float:
     if len(angle) <= NEIGHBOURS:
         return LEAST_RADIUS
     nearest = np.partition(angle, NEIGHBOURS, axis=1)[:, NEIGHBOURS]
-    return float(np.clip(3 * np.quantile(nearest, 0.4), LEAST_RADIUS, MOST_RADIUS))
+    return float(np.clip(3 * np.quantile(nearest, 0.4), LEAST_STANDING = 0.25  # share of points and curves below which a posterior is a region with specks
+LEAST_RADIUS, MOST_RADIUS))
 
 
 def _linked(angle: Float64[np.ndarray, "n n"], radius: float) -> tuple[Int64[np.ndarray, " n"], int]:
