@@ -1,10 +1,9 @@
-"""Sharing the prefix against the paper's plain forward pass: python -m benchmarks.core [--quick].
+"""Ours against the paper's pseudo-code, written plainly, on the die-sized and toy models: the comparisons of `python -m benchmarks`.
 
-The die-sized model (d 512, 6 layers, 224 px, 20,000,756 parameters, random weights). The plain side runs `share` of the rotations and its
-time is scaled up, since its cost is proportional to their number.
+Die-sized: d 512, 6 layers, 224 px, N = 500, 20,000,756 parameters, random weights, the same weights on both sides. Where the plain side's
+cost is proportional to the number of rotations it runs a share of them, and its time is scaled up.
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 
@@ -12,8 +11,10 @@ import torch
 
 from aquamam.checkpoint import import_original
 from aquamam.rotations import random_quat
-from benchmarks.measure import Figure, compare, machine, report
+from benchmarks.measure import Figure, compare, matrix_product_limit, median_seconds
 from benchmarks.plain import PlainAQuaMaM
+
+DIE = {"bins": 500, "dim": 512, "heads": 8, "layers": 6, "image": 224, "patch": 16}
 
 
 def same_models(**shape) -> tuple:
@@ -25,10 +26,31 @@ def same_models(**shape) -> tuple:
         return plain, import_original(Path(folder) / "plain.pt", heads=shape["heads"])
 
 
-def die_figures(rounds: int, share: int) -> list[Figure]:
-    plain, ours = same_models(bins=500, dim=512, heads=8, layers=6, image=224, patch=16)
-    image = torch.rand(1, 3, 224, 224)
-    q = random_quat((1000, 1))
+def layer_flops(tokens: int, keys: int, dim: int, hidden: int) -> int:
+    """Of one Transformer layer: qkv, attention, output, MLP."""
+    return 2 * tokens * (4 * dim * dim + 2 * dim * hidden + 2 * keys * dim)
+
+
+def encoder_flops(
+    batch: int, dim: int = 512, hidden: int = 2048, layers: int = 6, patches: int = 196, patch: int = 768
+) -> int:
+    """Of encoding images, with the last layer pruned to keys, values and [START]."""
+    tokens = patches + 1
+    embed = 2 * patches * patch * dim
+    last = 2 * tokens * 2 * dim * dim + layer_flops(1, tokens, dim, hidden) - 2 * 2 * dim * dim
+    return batch * (embed + (layers - 1) * layer_flops(tokens, tokens, dim, hidden) + last)
+
+
+def rotation_flops(
+    rotations: int, dim: int = 512, hidden: int = 2048, layers: int = 6, patches: int = 196, bins: int = 500
+) -> int:
+    """Of two tokens a rotation against the shared prefix, heads included."""
+    return rotations * (layers * layer_flops(2, patches + 2, dim, hidden) + 2 * 2 * dim * bins)
+
+
+def likelihoods_and_samples(rounds: int, share: int) -> list[Figure]:
+    plain, ours = same_models(**DIE)
+    image, q = torch.rand(1, 3, 224, 224), random_quat((1000, 1))
     generator = torch.Generator().manual_seed(0)
     part = 1000 // share
 
@@ -41,65 +63,137 @@ def die_figures(rounds: int, share: int) -> list[Figure]:
             plain.sample(image, min(25, part - start))
 
     note = f"plain side timed on {part} of 1,000"
-    return [
-        compare("likelihoods of 1,000 rotations of one image", lambda: ours(image).log_prob(q), "plain forward pass per rotation",
-                plain_likelihoods, at_least=50, rounds=rounds, other_scale=share, note=note),
-        compare("1,000 samples of one image", lambda: ours(image).sample((1000,), generator=generator), "the paper's cached sampling, one image copy each",
-                plain_samples, at_least=50, rounds=rounds, other_scale=share, note=note),
-        compare("one greedy prediction", lambda: ours(image).mode, "the paper's cached decoding", lambda: plain.predict_cached(image),
-                at_least=1.15, rounds=2 * rounds),
-        compare("greedy predictions, batch 16", lambda: ours(image.expand(16, -1, -1, -1)).mode, "the paper's cached decoding",
-                lambda: plain.predict_cached(image.expand(16, -1, -1, -1)), at_least=1.2, rounds=rounds),
-    ]  # fmt: skip
+    flops = encoder_flops(1) + rotation_flops(1000)
+    with torch.inference_mode():
+        return [
+            compare(
+                "likelihoods of 1,000 rotations, one image", lambda: ours(image).log_prob(q),
+                "plain forward pass per rotation", plain_likelihoods,
+                at_least=90, rounds=rounds, other_scale=share, note=note, flops=flops,
+            ),
+            compare(
+                "1,000 samples, one image", lambda: ours(image).sample((1000,), generator=generator),
+                "the paper's cached sampling, one image copy each", plain_samples,
+                at_least=90, rounds=rounds, other_scale=share, note=note, flops=flops,
+            ),
+        ]  # fmt: skip
 
 
-def training_figure(rounds: int) -> Figure:
-    plain, ours = same_models(bins=500, dim=512, heads=8, layers=6, image=224, patch=16)
+def predictions(rounds: int) -> list[Figure]:
+    plain, ours = same_models(**DIE)
+    figures = []
+    with torch.inference_mode():
+        for batch, target in ((1, 1.15), (16, 1.2)):
+            images = torch.rand(batch, 3, 224, 224)
+            figures.append(
+                compare(
+                    f"greedy predictions, batch {batch}", lambda images=images: ours(images).mode,
+                    "the paper's cached decoding", lambda images=images: plain.predict_cached(images),
+                    at_least=target, rounds=2 * rounds if batch == 1 else rounds,
+                    flops=encoder_flops(batch) + rotation_flops(batch),
+                )
+            )  # fmt: skip
+    return figures
+
+
+def encoder_share(rounds: int) -> list[Figure]:
+    """Seconds of the encoder beside what its FLOPs take at the rate of a large matrix product."""
+    _, ours = same_models(**DIE)
+    figures = []
+    with torch.inference_mode():
+        for batch in (1, 16):
+            images = torch.rand(batch, 3, 224, 224)
+            limit = matrix_product_limit()
+            seconds = median_seconds(lambda images=images: ours.encode(images), rounds)
+            best = encoder_flops(batch) / limit
+            figures.append(
+                Figure(
+                    f"encoder at batch {batch}: share of the limit",
+                    seconds,
+                    "its FLOPs at the limit",
+                    best,
+                    best / seconds,
+                    0.85,
+                    rounds,
+                    "",
+                    best / seconds,
+                )
+            )
+    return figures
+
+
+def training_step(rounds: int, batch: int = 32) -> Figure:
+    plain, ours = same_models(**DIE)
     plain.train(), ours.train()
-    images, q = torch.rand(32, 3, 224, 224), random_quat((32,))
+    images, q = torch.rand(batch, 3, 224, 224), random_quat((batch,))
 
     def step(model, loss):
         model.zero_grad(set_to_none=True)
         loss().backward()
 
-    return compare("training step of the die model, batch 32", lambda: step(ours, lambda: ours.loss(images, q[None])), "plain forward and backward",
-                   lambda: step(plain, lambda: plain.loss(images, q)), at_least=1.15, rounds=rounds)  # fmt: skip
+    return compare(
+        f"training step, batch {batch}", lambda: step(ours, lambda: ours.loss(images, q[None])),
+        "plain forward and backward", lambda: step(plain, lambda: plain.loss(images, q)),
+        at_least=1.15, rounds=rounds, flops=3 * (encoder_flops(batch) + rotation_flops(batch)),
+    )  # fmt: skip
 
 
-def toy_figure(rounds: int) -> Figure:
-    """Sampled batches of 128: the plain loop runs 128 sequences, ours the distinct pairs of the batch with the six prefixes encoded once."""
-    from aquamam.experiments.toy import make_data, train_step
+def toy_training(rounds: int) -> Figure:
+    """Sampled batches of 128: the plain loop runs 128 sequences, ours the distinct pairs of the batch with six prefixes encoded once."""
+    from aquamam.experiments.fit import Fit, FitConfig
+    from aquamam.experiments.pairs import Sentences
+    from aquamam.experiments.toy import toy_pairs
 
     plain, ours = same_models(bins=50_257, dim=64, heads=8, layers=3, categories=6, tokens=196)
     plain.train(), ours.train()
-    optimizers = [torch.optim.Adam(m.parameters(), 1e-4) for m in (plain, ours)]
-    data = make_data()
+    pairs = toy_pairs()
+    fit = Fit(ours, Sentences(pairs, ours.cells), FitConfig(batches="sampled"))
+    optimizer = torch.optim.Adam(plain.parameters(), 1e-4, fused=True)  # the same optimiser on both sides
     generator = torch.Generator().manual_seed(0)
 
     def plain_step():
-        categories, q = data.sample(128, generator)
-        optimizers[0].zero_grad()
-        plain.loss(categories, q.float()).backward()
-        optimizers[0].step()
+        drawn = torch.multinomial(pairs.weight, 128, replacement=True, generator=generator)
+        optimizer.zero_grad()
+        plain.loss(pairs.category[drawn], pairs.q[drawn].float()).backward()
+        optimizer.step()
 
-    return compare("toy training, one sampled batch of 128", lambda: train_step(ours, optimizers[1], data, data.sampled_weights(128, generator)),
-                   "plain loop", plain_step, at_least=20, rounds=rounds)  # fmt: skip
+    return compare(
+        "toy training, one sampled batch of 128",
+        lambda: fit.step(0),
+        "plain loop",
+        plain_step,
+        at_least=20,
+        rounds=rounds,
+    )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, a smaller share for the plain side")
-    parser.add_argument("--skip-toy", action="store_true")
-    args = parser.parse_args()
-    rounds, share = (3, 20) if args.quick else (5, 10)
-    print(machine())
+def against_ipdf(rounds: int) -> list[Figure]:
+    """The same image features on both sides: IPDF's MLP over its grid against our decoder, both with the small encoder."""
+    from aquamam.checkpoint import build
+    from aquamam.grid import so3_grid
+    from aquamam.presets import PRESETS
+
+    torch.manual_seed(0)
+    ours = build("aquamam", PRESETS["die-small"].model.to_dict()).eval()
+    ipdf = build("ipdf", PRESETS["ipdf-small"].model.to_dict()).eval()
+    image, q = torch.rand(1, 3, 64, 64), random_quat((1, 1))
+    grid = so3_grid(4, dtype=torch.float32)[:, None]
+
+    def ipdf_on(level):
+        posterior = ipdf.posterior(image, level=level)
+        return posterior.log_prob(q), posterior.mode
+
+    def ours_once():
+        posterior = ours(image)
+        return posterior.log_prob(q), posterior.mode
+
     with torch.inference_mode():
-        figures = die_figures(rounds, share)
-    figures.append(training_figure(rounds))
-    if not args.skip_toy:
-        figures.append(toy_figure(rounds))
-    report(figures)
-
-
-if __name__ == "__main__":
-    main()
+        return [
+            compare(
+                "prediction and likelihood", ours_once, "IPDF on 2,359,296 rotations", lambda: ipdf_on(5), at_least=150, rounds=max(2, rounds // 2),
+            ),
+            compare(
+                "likelihood map on 294,912 rotations", lambda: ours(image).log_prob(grid), "IPDF on the same grid",
+                lambda: ipdf_on(4), at_least=1, rounds=max(2, rounds // 2),
+            ),
+        ]  # fmt: skip

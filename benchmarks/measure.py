@@ -23,22 +23,27 @@ class Figure:
     at_least: float
     rounds: int
     note: str = ""
+    share_of_limit: float | None = None  # the FLOPs needed, at the rate of a large matrix product, over the time taken
 
 
 def compare(
     name: str, ours: Callable[[], object], other_name: str, other: Callable[[], object], *, at_least: float, rounds: int = 5,
-    other_scale: float = 1.0, note: str = "",
+    other_scale: float = 1.0, note: str = "", flops: float = 0.0,
 ) -> Figure:  # fmt: skip
     """Median seconds of both, alternating, after one warm-up each. `other_scale` multiplies the other side's time where it ran a share of the work."""
     ours(), other()
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for side, work in enumerate((ours, other)):
-            start = time.perf_counter()
-            work()
-            times[side].append(time.perf_counter() - start)
+            times[side].append(_timed(work))
     mine, theirs = statistics.median(times[0]), statistics.median(times[1]) * other_scale
-    return Figure(name, mine, other_name, theirs, theirs / mine, at_least, rounds, note)
+    share = flops / matrix_product_limit() / mine if flops else None
+    return Figure(name, mine, other_name, theirs, theirs / mine, at_least, rounds, note, share)
+
+
+def median_seconds(work: Callable[[], object], rounds: int) -> float:
+    work()
+    return statistics.median(_timed(work) for _ in range(rounds))
 
 
 def matrix_product_limit(size: int = 2048) -> float:

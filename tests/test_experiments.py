@@ -144,14 +144,14 @@ def test_a_resumed_fit_equals_an_uninterrupted_one(tmp_path, monkeypatch, batche
 
     state = tmp_path / "state.safetensors"
     stopped = Fit(make()[0], sentences, config, state)
-    step = stopped._step
+    step = stopped.step
 
     def press_ctrl_c(number: int) -> float:
         if number == 4:
             os.kill(os.getpid(), signal.SIGINT)
         return step(number)
 
-    monkeypatch.setattr(stopped, "_step", press_ctrl_c)
+    monkeypatch.setattr(stopped, "step", press_ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         stopped.run()
     assert len(stopped.curve) == 5  # the step goes to its end

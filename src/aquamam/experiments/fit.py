@@ -75,7 +75,7 @@ RECIPES = {"fast": FAST, "paper": PAPER}
 
 
 class Fit:
-    """One fit of a model to sentences. `curve` holds the exact expected NLL of a sentence before each step."""
+    """One fit of a model to sentences. `curve` holds the NLL of a sentence before each step."""
 
     def __init__(self, model: AQuaMaM, sentences: Sentences, config: FitConfig, state: Path | None = None):
         self.model, self.sentences, self.config, self.state = model, sentences, config, state
@@ -103,7 +103,7 @@ class Fit:
         bar = tqdm(total=self.config.steps, initial=len(self.curve), desc=title, unit="step", disable=None)
         with bar, _interrupts_between_steps() as interrupted:
             while not self.finished:
-                self.curve.append(self._step(len(self.curve)))
+                self.curve.append(self.step(len(self.curve)))
                 now = time.monotonic()
                 self.seconds += now - tick
                 tick = now
@@ -115,14 +115,21 @@ class Fit:
                 if interrupted():
                     raise KeyboardInterrupt
 
-    def _step(self, step: int) -> float:
+    def step(self, step: int) -> float:
+        """One optimiser step; returns the NLL of a sentence before it: exact and expected, or of the batch's sentences."""
         self._set_rate(step)
-        log_p = self.sentences.log_probs(self.model)
-        loss = -(self._weights(step) * log_p).sum()
+        weight = self._weights(step)
+        some = weight.nonzero().squeeze(1)  # a batch of 128 leaves out a third of the pairs
+        loss = -(weight[some] * self.sentences.log_probs(self.model, some)).sum()
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        return -float(self.sentences.mean(log_p.detach()))
+        return float(loss.detach())
+
+    def expected_nll(self) -> float:
+        """The exact expected NLL of a sentence now."""
+        with torch.no_grad():
+            return -float(self.sentences.mean(self.sentences.log_probs(self.model)))
 
     def _weights(self, step: int) -> Float[Tensor, "pairs"]:
         weight = self.sentences.pairs.weight
@@ -137,7 +144,7 @@ class Fit:
         if self.config.decay == "exponential":
             self.lr = self.config.lr * warm_up_and_decay(step / self.config.steps)
         elif step and step % self.config.epoch == 0:
-            self._look_for_plateau(self.curve[-1])
+            self._look_for_plateau(self.expected_nll())
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * group["scale"]
 

@@ -52,7 +52,7 @@ class Sentences:
         self.seen = cells.seen(self.point.u[:, :2], self.cell[:, :2])
         self.log_factor = cells.log_factor(self.point, self.cell)  # what the log density adds to a sentence's
         legal = [cells.first_legal(self.cell[:, : c + 1]) for c in range(2)]
-        self._first_legal = torch.stack(legal, 1).flatten()
+        self._first_legal = torch.stack(legal, 1)  # of the second and third token
         # Categories side by side, as the posterior wants its batch: pair p stands at row self._row[p], column category[p].
         same = pairs.category[:, None] == pairs.category
         self._row = same.tril(-1).sum(-1)
@@ -85,62 +85,89 @@ class Sentences:
         """The largest mean log-likelihood (volume pi^2) that any network can reach with these bins."""
         return float(self.mean(self.best() + self.log_factor))
 
-    def log_probs(self, model: AQuaMaM) -> Float[Tensor, "pairs"]:
-        """Log-probabilities of the sentences under a model: `log_prob` minus `log_factor`, but each category is encoded once, the
-        head sees no padding, and no tensor of N columns outlives its use."""
+    def log_probs(self, model: AQuaMaM, some: Int[Tensor, "some"] | None = None) -> Float[Tensor, "..."]:
+        """Log-probabilities of the sentences of all pairs, or of `some`, under a model: `log_prob` minus `log_factor`, but each category
+        is encoded once, the head reads nothing twice, and no tensor of N columns outlives its use."""
+        some = torch.arange(len(self.token)) if some is None else some
+        category, row = self.pairs.category[some], self._row[some]
         prefix = model.encode(torch.arange(self.pairs.categories))
-        states, _ = prefix.states(self._chart, self._seen)
-        states = states[self._row, self.pairs.category].flatten(
-            0, 1
-        )  # (2 pairs, dim), the two tokens of a pair adjacent
-        one_chart = model.cells.chart.count == 1
-        head: Any = model.head if one_chart else model.first_head
+        rows = int(row.max()) + 1
+        states, _ = prefix.states(self._chart[:rows], self._seen[:rows])
+        states = states[row, category].flatten(0, 1)  # (2 some, dim), the two tokens of a pair adjacent
         start = model.norm(prefix.start)
-        first_rows, rest_rows = self.pairs.category, torch.arange(len(states))
-        rest_labels = self.cell[:, 1:].flatten()
-        if one_chart:  # one head for all three tokens: one product
-            hidden, rows = torch.cat([start, states]), torch.cat([first_rows, len(start) + rest_rows])
-            legal = torch.cat([torch.zeros(len(start), dtype=torch.long), self._first_legal])
-            both = _token_log_probs(hidden, head, legal, rows, torch.cat([self.token, rest_labels]))
-            first, rest = both.split([len(first_rows), len(rest_rows)])
+        labels = self.cell[some, 1:].flatten()
+        legal = self._first_legal[some].flatten()
+        one_chart = model.cells.chart.count == 1
+        everything = torch.zeros(len(start), dtype=torch.long)
+        if one_chart:  # one head for all three tokens
+            hidden = torch.cat([start, states])
+            rows_read = torch.cat([category, len(start) + torch.arange(len(states))])
+            both = _token_log_probs(
+                hidden, model.head, torch.cat([everything, legal]), rows_read, torch.cat([self.token[some], labels])
+            )
+            first, rest = both.split([len(some), len(states)])
         else:
-            none = torch.zeros(len(start), dtype=torch.long)
-            first = _token_log_probs(start, head, none, first_rows, self.token)
-            rest = _token_log_probs(states, model.head, self._first_legal, rest_rows, rest_labels)
+            first = _token_log_probs(start, model.first_head, everything, category, self.token[some])
+            rest = _token_log_probs(states, model.head, legal, torch.arange(len(states)), labels)
         return first + rest.unflatten(0, (-1, 2)).sum(-1)
 
 
+GROUPS = 3  # of rows with nearly the same legal bins
+
+
 def _token_log_probs(hidden: Tensor, head: nn.Linear, first_legal: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
-    return _TokenLogProbs.apply(hidden, head.weight, head.bias, first_legal.tolist(), rows, labels)  # type: ignore[no-untyped-call]
+    """log softmax(W h + b)[label] over the legal bins of each row, for some (row, label)."""
+    return _TokenLogProbs.apply(hidden, head.weight, head.bias, first_legal, rows, labels)  # type: ignore[no-untyped-call]
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """log softmax(W h + b)[label] over the legal bins, for some (row, label): one matrix of N columns, worked on in place.
+    """With 50,257 bins autograd's own chain of mask, logsumexp and gather would make seven matrices of N columns.
 
-    With 50,257 bins autograd's own chain of mask, logsumexp and gather would make seven such matrices.
+    This makes one, works on it in place, and reads only the legal columns: the rows are sorted by their legal bins and go through the
+    head in a few groups, each with the columns that its widest row needs.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden, weight, bias, first_legal: list[int], rows, labels):
-        z = torch.addmm(bias, hidden, weight.T)
-        for row, first in enumerate(first_legal):  # the legal bins are the middle of a row
-            z[row, :first] = -torch.inf
-            z[row, len(bias) - first :] = -torch.inf
-        chosen = z[rows, labels]
-        top = z.amax(1, keepdim=True)
-        z.sub_(top).exp_()
-        total = z.sum(1, keepdim=True)
-        ctx.z, ctx.total, ctx.rows, ctx.labels = z, total, rows, labels
+    def forward(ctx: Any, hidden, weight, bias, first_legal, rows, labels):
+        order = first_legal.argsort()
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order))
+        size = -(-len(order) // GROUPS)
+        chosen, normaliser = torch.empty(len(rows)), torch.empty(len(order))
+        ctx.groups = []
+        for start in range(0, len(order), size):
+            members = order[start : start + size]
+            low = int(first_legal[members[0]])
+            high = len(bias) - low
+            z = torch.addmm(bias[low:high], hidden[members], weight[low:high].T)
+            for i, first in enumerate((first_legal[members] - low).tolist()):  # the legal bins are the middle of a row
+                if first:
+                    z[i, :first] = -torch.inf
+                    z[i, high - low - first :] = -torch.inf
+            here = ((place[rows] >= start) & (place[rows] < start + size)).nonzero().squeeze(1)
+            at = (place[rows[here]] - start, labels[here] - low)
+            chosen[here] = z[at]
+            top = z.amax(1, keepdim=True)
+            total = z.sub_(top).exp_().sum(1, keepdim=True)
+            normaliser[members] = (total.log() + top).squeeze(1)
+            ctx.groups.append((members, low, high, z, total, here, at))
         ctx.save_for_backward(hidden, weight)
-        return chosen - (total.log() + top)[rows, 0]
+        return chosen - normaliser[rows]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad):
         hidden, weight = ctx.saved_tensors
-        z = ctx.z
-        ctx.z = None  # it becomes the gradient of the logits, so a second backward pass cannot use it
-        by_row = torch.zeros(len(z), dtype=grad.dtype).index_add_(0, ctx.rows, grad)
-        z.mul_(-by_row[:, None] / ctx.total)
-        z.index_put_((ctx.rows, ctx.labels), grad, accumulate=True)
-        return z @ weight, z.T @ hidden, z.sum(0), None, None, None
+        to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        to_bias = weight.new_zeros(len(weight))
+        for members, low, high, z, total, here, at in ctx.groups:
+            by_row = torch.zeros(len(z), dtype=grad.dtype).index_add_(0, at[0], grad[here])
+            z.mul_(
+                -by_row[:, None] / total
+            )  # it becomes the gradient of the logits, so a second backward pass cannot use it
+            z.index_put_(at, grad[here], accumulate=True)
+            to_hidden[members] = z @ weight[low:high]
+            to_weight[low:high].addmm_(z.T, hidden[members])
+            to_bias[low:high] += z.sum(0)
+        ctx.groups = None
+        return to_hidden, to_weight, to_bias, None, None, None

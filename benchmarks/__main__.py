@@ -1,0 +1,52 @@
+"""Every comparison in one run: python -m benchmarks [NAME ...] [--rounds 5] [--write].
+
+Prints a table and one JSON line a figure; --write puts the table into benchmarks/README.md with machine, commit and date.
+"""
+
+import argparse
+import io
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from benchmarks import core, startup
+from benchmarks.measure import Figure, machine, report
+
+PARTS: dict[str, Callable[[int], list[Figure]]] = {
+    "rotations": lambda rounds: core.likelihoods_and_samples(rounds, share=10),
+    "predictions": core.predictions,
+    "encoder": core.encoder_share,
+    "training": lambda rounds: [core.training_step(rounds)],
+    "toy": lambda rounds: [core.toy_training(rounds)],
+    "ipdf": core.against_ipdf,
+    "startup": lambda rounds: startup.figures(rounds),
+}
+
+HEAD = """# Benchmarks
+
+`python -m benchmarks --write` made this table: interleaved medians of one run, warm-up first. "limit" is the share of the rate of a large
+float32 matrix product, measured in the same run, at which the needed FLOPs were done. The other sides are in `core.py` and `plain.py`: plain,
+honest implementations of the paper's pseudo-code. `rendering.py` and `reading.py` measure images per second.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[], help=", ".join(PARTS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    figures = [figure for name in args.parts or PARTS for figure in PARTS[name](args.rounds)]
+    report(figures)
+    if args.write:
+        text = io.StringIO()
+        with redirect_stdout(text):
+            report(figures)
+        facts = ", ".join(f"{key} {value}" for key, value in machine().items())
+        (Path(__file__).parent / "README.md").write_text(
+            f"{HEAD}\nMeasured on: {facts}.\n\n```\n{text.getvalue()}```\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
