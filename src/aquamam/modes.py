@@ -256,8 +256,7 @@ def _crowding(angle: Float64[np.ndarray, "n n"]) -> float:
     if len(angle) <= NEIGHBOURS:
         return LEAST_RADIUS
     nearest = np.partition(angle, NEIGHBOURS, axis=1)[:, NEIGHBOURS]
-    return float(np.clip(3 * np.quantile(nearest, 0.4), LEAST_STANDING = 0.25  # share of points and curves below which a posterior is a region with specks
-LEAST_RADIUS, MOST_RADIUS))
+    return float(np.clip(3 * np.quantile(nearest, 0.4), LEAST_RADIUS, MOST_RADIUS))
 
 
 def _linked(angle: Float64[np.ndarray, "n n"], radius: float) -> tuple[Int64[np.ndarray, " n"], int]:
