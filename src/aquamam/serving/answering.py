@@ -1,0 +1,117 @@
+"""What the network's thread does for each kind of request: posteriors in, plain JSON values out."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aquamam.modes import SHARE_ANGLES, Answer, angles_deg, answers, cluster, plain_answers, with_densities
+from aquamam.rotations import as_unit_quat, quat_to_matrix, quat_to_rotvec, random_quat
+from aquamam.serving.batcher import Encoded
+from aquamam.serving.schemas import LogProbRequest, PosteriorRequest, PredictRequest, SampleRequest
+
+ASKED, SAMPLE, UNIFORM = 0, 1, 2  # where a point of /v1/posterior comes from
+
+
+def predict(encoded: Encoded, i: int, asked: PredictRequest) -> dict[str, Any]:
+    """The same record as `aquamam predict --json` gives for the same image, samples and seed."""
+    if asked.samples == 0 and asked.strategy == "greedy":
+        return record(encoded.plain[i], asked.matrix)
+    posterior = encoded.row(i)
+    generator = _generator(encoded, asked.seed)
+    if asked.samples == 0:
+        (answer,) = plain_answers(posterior, strategy=asked.strategy, generator=generator)
+    else:
+        (answer,) = answers(posterior, asked.samples, strategy=asked.strategy, generator=generator)
+    return record(answer, asked.matrix)
+
+
+def sample(encoded: Encoded, i: int, asked: SampleRequest) -> dict[str, Any]:
+    """Draws and their log densities."""
+    posterior = encoded.row(i)
+    assert asked.seed is not None
+    q = posterior.sample((asked.samples,), generator=_generator(encoded, asked.seed))
+    return {
+        "quaternions_xyzw": _rounded(q[:, 0], 7),
+        "log_density": numbers(posterior.log_prob(q)[:, 0]),
+        "seed": asked.seed,
+    }
+
+
+def log_prob(encoded: Encoded, i: int, asked: LogProbRequest) -> dict[str, Any]:
+    """Log densities of the rotations that were asked about."""
+    posterior = encoded.row(i)
+    q = as_unit_quat(asked.rotations, "rotations").to(encoded.device)
+    log_p = posterior.log_prob(q[:, None])[:, 0]
+    return {"log_density": numbers(log_p), "ceiling": number(posterior.ceiling), "measure": "pi^2"}
+
+
+def explore(encoded: Encoded, i: int, asked: PosteriorRequest) -> dict[str, Any]:
+    """All that a picture of a posterior needs: the answer with its modes, and rotations with their densities.
+
+    The same seed gives the same random numbers for every image, so that points move instead of flickering when an image changes.
+    """
+    posterior = encoded.row(i)
+    device = encoded.device
+    drawn = posterior.sample((asked.samples,), generator=_generator(encoded, asked.seed))
+    found = cluster(drawn[:, 0])
+    (modes,) = with_densities(posterior, [found.modes], device)
+    answer = posterior.mode.double()
+    given = as_unit_quat(asked.rotations, "rotations").reshape(-1, 4) if asked.rotations else torch.zeros(0, 4)
+    anywhere = random_quat(
+        (asked.uniform,), generator=torch.Generator().manual_seed(asked.seed), dtype=torch.float64
+    )  # fmt: skip
+    q = torch.cat([given.double().to(device), drawn[:, 0].double(), anywhere.to(device), answer])
+    log_p = posterior.log_prob(q[:, None])[:, 0].double()
+    angle = angles_deg(answer.cpu(), drawn[:, 0].cpu())[0]
+    told = Answer(
+        quaternion=tuple(answer[0].tolist()),  # type: ignore[arg-type]
+        log_density=float(log_p[-1]),
+        ceiling=float(posterior.ceiling),
+        shares={limit: float((angle <= limit).double().mean()) for limit in SHARE_ANGLES},
+        modes=tuple(modes),
+    )
+    source = np.repeat([ASKED, SAMPLE, UNIFORM], [len(given), asked.samples, asked.uniform])
+    mode = np.full(len(source), -1)
+    mode[source == SAMPLE] = found.labels
+    points = {
+        "quaternions_xyzw": _rounded(q[:-1], 5),
+        "log_density": numbers(log_p[:-1], 3),
+        "source": source.tolist(),
+        "mode": mode.tolist(),
+    }
+    return {**record(told), "points": points}
+
+
+def record(answer: Answer, matrix: bool = False) -> dict[str, Any]:
+    """An answer as plain values."""
+    q = torch.tensor(answer.quaternion, dtype=torch.float64)
+    values: dict[str, Any] = {"quaternion_xyzw": _rounded(q, 7), "rotvec": _rounded(quat_to_rotvec(q), 7)}
+    if matrix:
+        values["matrix"] = _rounded(quat_to_matrix(q), 7)
+    values |= {"log_density": number(answer.log_density), "ceiling": number(answer.ceiling), "measure": "pi^2"}
+    if answer.shares:
+        values |= {f"share_within_{limit}_deg": round(share, 4) for limit, share in answer.shares.items()}
+        values["modes"] = [{**m.to_dict(), "log_density": number(m.log_density)} for m in answer.modes]
+        values["ambiguous"] = answer.is_ambiguous
+        values["verdict"] = answer.words
+    return values
+
+
+def number(value: float, digits: int = 4) -> float | None:
+    """Rounded; JSON knows no infinity."""
+    return round(value, digits) if math.isfinite(value) else None
+
+
+def numbers(values: Tensor, digits: int = 4) -> list[float | None]:
+    return [number(v, digits) for v in values.double().tolist()]
+
+
+def _rounded(values: Tensor, digits: int) -> list:
+    return torch.round(values.double(), decimals=digits).tolist()
+
+
+def _generator(encoded: Encoded, seed: int) -> torch.Generator:
+    return torch.Generator(device=encoded.device).manual_seed(seed)

@@ -1,0 +1,268 @@
+"""The service as an ASGI application: routes, and the way of a request from its bytes to its answer."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Scope
+
+from aquamam import __version__
+from aquamam.errors import InputError
+from aquamam.plotting.objects import KnownObject, known_object
+from aquamam.serving import answering, schemas
+from aquamam.serving.answering import number
+from aquamam.serving.batcher import Batcher, Encoded, Job
+from aquamam.serving.gate import Gate, Reply, refuse
+from aquamam.serving.limits import Limits, Refusal
+from aquamam.serving.metrics import SECONDS, Counter, Gauge, Histogram, render
+from aquamam.serving.page import add_page
+from aquamam.serving.reading import read_image, read_request
+
+
+class Served:
+    """A model under a name."""
+
+    def __init__(self, name: str, model: Any):
+        config = model.config
+        if "category" in (getattr(config, "embedding", ""), getattr(config, "encoder", "")):
+            raise InputError(f"the service takes models that read images, and {name!r} reads categories.")
+        self.name, self.model = name, model
+        self.channels = int(config.channels)
+        self.size = int(config.image_size)
+        self.object: KnownObject | None = known_object(model)
+
+    def facts(self) -> dict[str, Any]:
+        model, config = self.model, self.model.config
+        counted = sum(p.numel() for p in model.parameters()) if hasattr(model, "parameters") else None
+        cells = getattr(model, "cells", None)
+        return {
+            "name": self.name,
+            "kind": model.kind,
+            "parameters": counted,
+            **{field: getattr(config, field, None) for field in ("bins", "chart", "density")},
+            "ceiling": None if cells is None else number(cells.ceiling),
+            "channels": self.channels,
+            "image_size": self.size,
+            "object": None if self.object is None else self.object.name,
+        }
+
+
+class Service:
+    """Models, the thread that runs them, the limits, and the counters."""
+
+    def __init__(self, models: Mapping[str, Any], limits: Limits):
+        if not models:
+            raise InputError("the service needs at least one model, got none; try aquamam serve die.")
+        self.models = {name: Served(name, model) for name, model in models.items()}
+        self.limits = limits
+        self.busy = 0  # requests that are worked on or wait
+        self.requests = Counter("aquamam_requests_total", "Answered requests.", ("route", "method", "status"))
+        self.latency = Histogram("aquamam_request_seconds", "From request to answer.", SECONDS, ("route",))
+        self.batches = Histogram("aquamam_batch_images", "Images that went through the network together.", (1, 2, 4, 8, 16, 32, 64))  # fmt: skip
+        self.waited = Histogram("aquamam_wait_seconds", "From a decoded image to its batch.", SECONDS)
+        self.rotations = Counter("aquamam_rotations_total", "Rotations drawn or asked about.", ("route",))
+        self.started = time.time()
+        gauges = [
+            Gauge("aquamam_busy_requests", "Requests that are worked on or wait.", lambda: self.busy),
+            Gauge("aquamam_queue_jobs", "Images that wait for the network.", lambda: self.batcher.waiting),
+            Gauge("aquamam_start_time_seconds", "When the service began, since 1970.", lambda: round(self.started)),
+        ]
+        self.metrics: list[Counter | Gauge | Histogram] = [
+            self.requests,
+            self.latency,
+            self.batches,
+            self.waited,
+            self.rotations,
+            *gauges,
+        ]
+        self.batcher = Batcher(most=limits.batch, seen=self.batches.add)
+        self.decoders = ThreadPoolExecutor(2, thread_name_prefix="aquamam-images")
+
+    def close(self) -> None:
+        self.batcher.close(self.limits.seconds)
+        self.decoders.shutdown(wait=False, cancel_futures=True)
+
+    def find(self, name: str) -> Served:
+        if not name:
+            return next(iter(self.models.values()))
+        if name not in self.models:
+            raise Refusal(404, f"model: there is no model of that name; there are {', '.join(self.models)}.")
+        return self.models[name]
+
+    async def answer(
+        self, request: Request, kind: type[schemas.Asked], work: Callable[[Encoded, int, Any], dict[str, Any]]
+    ) -> Reply:
+        """Read, check, decode, queue, wait, answer."""
+        limits = self.limits
+        if self.busy >= limits.queue:
+            raise Refusal(429, f"{limits.queue} requests are waiting already; try again.", retry=1)
+        self.busy += 1
+        try:
+            deadline = time.monotonic() + limits.seconds
+            asked, blob = await read_request(request.state.body, request.headers, kind, limits)
+            served = self.find(asked.model)
+            cost = self._cost(asked)
+            if isinstance(asked, schemas.SampleRequest) and asked.seed is None:
+                asked = asked.model_copy(update={"seed": secrets.randbits(48)})
+            size = (served.size, served.size)
+            loop = asyncio.get_running_loop()
+            image = await loop.run_in_executor(
+                self.decoders, lambda: read_image(blob, limits, channels=served.channels, size=size)
+            )
+            job = Job(
+                model=served.model, image=image, cost=cost, deadline=deadline, work=lambda e, i: work(e, i, asked)
+            )  # fmt: skip
+            result = await self._wait(job, deadline)
+            self.waited.add(job.waited)
+            self.rotations.add(request.url.path, by=cost)
+            request.state.facts.update(model=served.name, batch=job.batch, wait_ms=round(1e3 * job.waited, 1))
+            return Reply({"model": served.name, **result})
+        finally:
+            self.busy -= 1
+
+    def _cost(self, asked: Any) -> int:
+        """How many rotations a request needs, if it may have that many."""
+        samples, limits = getattr(asked, "samples", 0), self.limits
+        clusters = isinstance(asked, schemas.PredictRequest | schemas.PosteriorRequest)
+        most = limits.samples if clusters else limits.rotations
+        if samples > most or (isinstance(asked, schemas.PredictRequest) and 0 < samples < 16):
+            least = "0, or 16" if isinstance(asked, schemas.PredictRequest) else "1"
+            raise Refusal(422, f"samples: from {least} to {most:,} in a request.")
+        total = samples + getattr(asked, "uniform", 0) + len(getattr(asked, "rotations", ()))
+        if total > limits.rotations:
+            raise Refusal(422, f"at most {limits.rotations:,} rotations in a request.")
+        return total
+
+    async def _wait(self, job: Job, deadline: float) -> dict[str, Any]:
+        future = asyncio.wrap_future(self.batcher.submit(job))
+        try:
+            return await asyncio.wait_for(future, max(0.0, deadline - time.monotonic()))
+        except (asyncio.TimeoutError, TimeoutError):
+            raise Refusal(
+                503, f"no answer within {self.limits.seconds:g} seconds; ask for less, or try again.", retry=1
+            ) from None
+        except InputError as error:
+            raise Refusal(422, str(error)) from None
+
+    def seen(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count an answer; paths that do not exist share one label, since anyone may invent them."""
+        route = getattr(scope.get("route"), "path", "other")
+        method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
+        self.requests.add(route, method, str(status))
+        self.latency.add(seconds, route)
+
+
+def create_app(models: Mapping[str, Any], limits: Limits | None = None) -> FastAPI:
+    """The service for models by name; the first is the one that requests mean when they name none."""
+    service = Service(models, limits or Limits())
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.get_running_loop().run_in_executor(None, service.close)
+
+    app = FastAPI(
+        title="aquamam",
+        version=__version__,
+        description="Distributions over 3D rotations given an image. Quaternions are xyzw and take the object to the camera (x right, "
+        "y up, z towards the viewer); log densities are natural logarithms with respect to volume pi^2.",
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages load scripts from other hosts
+        redoc_url=None,
+    )
+    app.state.service = service
+    app.add_middleware(Gate, limits=service.limits, seen=service.seen)
+
+    @app.exception_handler(HTTPException)
+    async def not_found(request: Request, error: HTTPException) -> Reply:
+        return Reply({"detail": str(error.detail)}, error.status_code, headers=dict(error.headers or {}))
+
+    @app.exception_handler(Refusal)
+    async def refused(request: Request, refusal: Refusal) -> Reply:
+        return refuse(refusal)
+
+    _add_routes(app, service)
+    add_page(app, service)
+    return app
+
+
+def _add_routes(app: FastAPI, service: Service) -> None:
+    def route(path: str, asked: type, answered: type, summary: str) -> Callable:
+        told = {s: {"model": schemas.Problem, "description": text} for s, text in STATUSES.items()}
+        return app.post(
+            path,
+            summary=summary,
+            responses={200: {"model": answered}, **told},  # type: ignore[dict-item]
+            openapi_extra={"requestBody": _body_schema(asked)},
+        )
+
+    @route("/v1/predict", schemas.PredictRequest, schemas.PredictAnswer, "The rotation, how sure it is, what else fits")
+    async def predict(request: Request) -> Response:
+        return await service.answer(request, schemas.PredictRequest, answering.predict)
+
+    @route("/v1/sample", schemas.SampleRequest, schemas.SampleAnswer, "Rotations drawn from the posterior")
+    async def sample(request: Request) -> Response:
+        return await service.answer(request, schemas.SampleRequest, answering.sample)
+
+    @route("/v1/log_prob", schemas.LogProbRequest, schemas.LogProbAnswer, "Log densities of rotations")
+    async def log_prob(request: Request) -> Response:
+        return await service.answer(request, schemas.LogProbRequest, answering.log_prob)
+
+    @route("/v1/posterior", schemas.PosteriorRequest, schemas.PosteriorAnswer, "All that a picture needs")
+    async def posterior(request: Request) -> Response:
+        return await service.answer(request, schemas.PosteriorRequest, answering.explore)
+
+    @app.get("/v1/models", responses={200: {"model": schemas.ModelsAnswer}}, summary="Models and limits")
+    async def models() -> Response:
+        return Reply({"models": [m.facts() for m in service.models.values()], "limits": asdict(service.limits)})
+
+    @app.get("/healthz", summary="Whether the service works")
+    async def healthz() -> Response:
+        working = service.batcher.thread.is_alive() and not service.batcher.closed
+        return Reply({"status": "ok" if working else "closing", "version": __version__}, 200 if working else 503)
+
+    @app.get("/metrics", summary="Counters in Prometheus' text format", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        return PlainTextResponse(render(service.metrics), media_type="text/plain; version=0.0.4")
+
+
+STATUSES = {
+    404: "no model of that name",
+    408: "the request did not arrive in time",
+    413: "more bytes or pixels than the limits allow",
+    415: "neither JSON nor a form, or no image of a known kind",
+    422: "something is missing, out of range or damaged",
+    429: "too many requests are waiting",
+    503: "no answer in time, or the service is shutting down",
+}
+
+
+def _body_schema(asked: type) -> dict[str, Any]:
+    """A request's body for OpenAPI: the same fields as JSON or as a form, and the image."""
+    schema = asked.model_json_schema()  # type: ignore[attr-defined]
+    body: dict[str, Any] = {"required": True, "content": {}}
+    kinds = {
+        "multipart/form-data": {"type": "string", "format": "binary"},
+        "application/json": {"type": "string", "format": "byte", "description": "the image's file in base64"},
+    }
+    for media, image in kinds.items():
+        fields = {"image": image, **schema["properties"]}
+        if media.startswith("multipart") and "rotations" in fields:
+            fields["rotations"] = {"type": "string", "description": "JSON: a list of quaternions [x, y, z, w]"}
+        body["content"][media] = {
+            "schema": {
+                "type": "object",
+                "properties": fields,
+                "required": ["image", *schema.get("required", [])],
+                "additionalProperties": False,
+            }
+        }
+    return body

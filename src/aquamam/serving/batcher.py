@@ -1,0 +1,170 @@
+"""One thread that runs the network: requests that wait together go through it together."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from aquamam.distribution import Conditionals, QuaternionSentences, RotationDistribution
+from aquamam.layers import KeysValues
+from aquamam.model import AQuaMaM, Prefix
+from aquamam.modes import Answer, plain_answers
+from aquamam.onnx_runner import OnnxModel, OnnxPrefix
+from aquamam.serving.limits import Refusal
+
+
+class Encoded:
+    """A batch of images behind a model; the posterior of each is the same, to rounding, as if it were alone."""
+
+    def __init__(self, model: Callable[[Tensor], RotationDistribution], images: UInt8[Tensor, "batch c h w"]):
+        self.model = model
+        self.images = images
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        parameters = self.model.parameters() if isinstance(self.model, torch.nn.Module) else iter(())
+        return next((p.device for p in parameters), torch.device("cpu"))
+
+    @cached_property
+    def posterior(self) -> RotationDistribution:
+        """Of all images at once."""
+        return self.model(self.images)
+
+    @cached_property
+    def plain(self) -> list[Answer]:
+        """Greedy predictions of all images, decoded at once."""
+        return plain_answers(self.posterior)
+
+    def row(self, i: int) -> RotationDistribution:
+        """The posterior of one image, with a batch of one: many rotations of one image are a large matrix as they are."""
+        if len(self.images) == 1:
+            return self.posterior
+        if isinstance(self.model, AQuaMaM | OnnxModel):
+            assert isinstance(self.posterior, QuaternionSentences)
+            return QuaternionSentences(_row(self.posterior.conditionals, i), self.posterior.cells)
+        return self.model(self.images[i : i + 1])  # the other systems' posteriors cannot be taken apart
+
+
+def _row(encoded: Any, i: int) -> Conditionals:
+    """One image of those that were encoded together."""
+    if isinstance(encoded, OnnxPrefix):
+        return encoded.row(i)
+    assert isinstance(encoded, Prefix)
+    one = slice(i, i + 1)
+    return Prefix(encoded.model, [KeysValues(k[one], v[one]) for k, v in encoded.layers], encoded.start[one])
+
+
+@dataclass(eq=False, kw_only=True)
+class Job:
+    """An image and what to do with its posterior: `work(encoded, i)` in the network's thread."""
+
+    model: Callable[[Tensor], RotationDistribution]
+    image: UInt8[Tensor, "c h w"]
+    work: Callable[[Encoded, int], Any]
+    cost: int = 0  # rotations; in a batch the short jobs go first
+    deadline: float = float("inf")  # time.monotonic(); nobody waits for the answer after it
+    future: "Future[Any]" = field(default_factory=Future)
+    submitted: float = field(default_factory=time.monotonic)
+    waited: float = 0.0  # seconds in the queue
+    batch: int = 0  # images in its batch
+
+
+class Batcher:
+    """Takes jobs from any thread, answers them through their futures.
+
+    There is no waiting for company: while a batch runs, the next one gathers. An idle service answers a lone request at once, and a
+    busy one finds its batches full.
+    """
+
+    def __init__(self, *, most: int = 16, seen: Callable[[int], None] = lambda size: None):
+        """most: images in a batch. seen: told the size of each batch."""
+        self.most = most
+        self.seen = seen
+        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.closed = False
+        self.lock = threading.Lock()
+        self.thread = threading.Thread(target=self._run, name="aquamam-network", daemon=True)
+        self.thread.start()
+
+    @property
+    def waiting(self) -> int:
+        return self.jobs.qsize()
+
+    def submit(self, job: Job) -> "Future[Any]":
+        """Queue a job; its answer, or what went wrong, comes through the future."""
+        with self.lock:  # no job may follow the mark of the end
+            if self.closed:
+                raise Refusal(503, "the service is shutting down; try another one.", retry=5)
+            self.jobs.put(job)
+        return job.future
+
+    def close(self, seconds: float = 30.0) -> None:
+        """Answer what is queued, take nothing more, and end the thread."""
+        with self.lock:
+            if not self.closed:
+                self.closed = True
+                self.jobs.put(None)
+        self.thread.join(seconds)
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            while (batch := self._gather()) is not None:
+                for group in _by_model(batch):
+                    self._answer(group)
+
+    def _gather(self) -> list[Job] | None:
+        """The next jobs that someone still waits for; None at the end."""
+        batch: list[Job] = []
+        while len(batch) < self.most:
+            try:
+                job = self.jobs.get() if not batch else self.jobs.get_nowait()
+            except queue.Empty:
+                break
+            if job is None:
+                if not batch:
+                    return None
+                self.jobs.put(None)  # for the next time
+                break
+            if not job.future.set_running_or_notify_cancel():
+                continue
+            job.waited = time.monotonic() - job.submitted
+            if time.monotonic() > job.deadline:
+                job.future.set_exception(TimeoutError())
+            else:
+                batch.append(job)
+        return batch
+
+    def _answer(self, jobs: list[Job]) -> None:
+        self.seen(len(jobs))
+        encoded = Encoded(jobs[0].model, torch.stack([job.image for job in jobs]))
+        for i in sorted(range(len(jobs)), key=lambda i: jobs[i].cost):
+            job = jobs[i]
+            job.batch = len(jobs)
+            if time.monotonic() > job.deadline:
+                job.future.set_exception(TimeoutError())
+                continue
+            try:
+                result = job.work(encoded, i)
+            except Exception as error:
+                if len(jobs) > 1:  # another one of the batch may be at fault
+                    self._answer([job])
+                else:
+                    job.future.set_exception(error)
+            else:
+                job.future.set_result(result)
+
+
+def _by_model(jobs: list[Job]) -> list[list[Job]]:
+    groups: dict[int, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(id(job.model), []).append(job)
+    return list(groups.values())

@@ -1,0 +1,119 @@
+"""Bytes from anyone to images and numbers: everything that can be wrong with a request is found here."""
+
+import base64
+import binascii
+import io
+import json
+from typing import Any, TypeVar
+
+import torch
+from PIL import Image, UnidentifiedImageError
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from aquamam.errors import InputError
+from aquamam.images import pil_to_tensor
+from aquamam.serving.limits import Limits, Refusal
+
+# Formats with decoders that many eyes have seen. (Pillow would also hand PostScript to Ghostscript.)
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
+
+Asked = TypeVar("Asked", bound=BaseModel)
+
+
+async def read_request(body: bytes, headers: Headers, kind: type[Asked], limits: Limits) -> tuple[Asked, bytes]:
+    """The fields of a request and the bytes of its image, from JSON (image in base64) or from a form (image as a file)."""
+    media = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media == "application/json":
+        fields, image = _from_json(body)
+    elif media == "multipart/form-data":
+        fields, image = await _from_form(body, headers)
+    else:
+        raise Refusal(415, f"a request is application/json or multipart/form-data, got {media[:100] or 'no type'!r}.")
+    rotations = fields.get("rotations")
+    if isinstance(rotations, list) and len(rotations) > limits.rotations:  # before each of them is looked at
+        raise Refusal(422, f"rotations: at most {limits.rotations:,} in a request, got {len(rotations):,}.")
+    try:
+        return kind.model_validate(fields), image
+    except ValidationError as error:
+        raise Refusal(422, _sentence(error)) from None
+
+
+def _from_json(body: bytes) -> tuple[dict[str, Any], bytes]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):  # not UTF-8, not JSON, a number of 5,000 digits, or nested without end
+        raise Refusal(422, "the body is not JSON.") from None
+    if not isinstance(fields, dict):
+        raise Refusal(422, "the body must be a JSON object.")
+    text = fields.pop("image", None)
+    if not isinstance(text, str):
+        raise Refusal(422, "image: a string in base64 is needed.")
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    try:
+        return fields, base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Refusal(422, "image: this is not base64.") from None
+
+
+async def _from_form(body: bytes, headers: Headers) -> tuple[dict[str, Any], bytes]:
+    async def stream():
+        yield body
+
+    try:
+        form = await MultiPartParser(
+            headers, stream(), max_files=1, max_fields=16, max_part_size=len(body) + 1
+        ).parse()  # fmt: skip
+    except (MultiPartException, KeyError, ValueError, AssertionError):
+        raise Refusal(422, "the body is not a form as multipart/form-data has it.") from None
+    fields: dict[str, Any] = {}
+    image: bytes | None = None
+    for name, value in form.multi_items():
+        if name in fields or (name == "image" and image is not None):
+            raise Refusal(422, f"{name[:100]}: given twice.")
+        if name == "image":
+            image = await value.read() if isinstance(value, UploadFile) else b""
+        elif isinstance(value, UploadFile):
+            raise Refusal(422, f"{name[:100]}: a file where a value is needed.")
+        else:
+            fields[name] = _rotations(value) if name == "rotations" else value
+    await form.close()
+    if image is None:
+        raise Refusal(422, "image: a file is needed.")
+    return fields, image
+
+
+def _rotations(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refusal(422, "rotations: a JSON list of quaternions [x, y, z, w] is needed.") from None
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first things that are wrong; what came is not repeated, it may be anything."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    parts = [f"{'.'.join(str(p)[:60] for p in e['loc'][:3])}: {e['msg'][:200]}" for e in found[:3]]
+    return "; ".join(parts) + ("." if len(found) <= 3 else f"; and {len(found) - 3} more.")
+
+
+def read_image(blob: bytes, limits: Limits, *, channels: int, size: tuple[int, int]) -> torch.Tensor:
+    """An uploaded file as the network reads it: uint8 (channels, height, width)."""
+    try:
+        with Image.open(io.BytesIO(blob), formats=FORMATS) as picture:
+            width, height = picture.size
+            if width * height > limits.pixels:
+                raise Refusal(413, f"image: at most {limits.pixels:,} pixels, got {width} x {height}; scale it down.")
+            return pil_to_tensor(picture, channels, size)
+    except Refusal:
+        raise
+    except UnidentifiedImageError:
+        raise Refusal(415, f"image: not a file of a known kind; try {', '.join(FORMATS)}.") from None
+    except Image.DecompressionBombError:
+        raise Refusal(413, f"image: at most {limits.pixels:,} pixels; scale it down.") from None
+    except InputError as error:
+        raise Refusal(422, f"image: {error}") from None
+    except Exception as error:  # on hostile files decoders raise whatever they happen to
+        raise Refusal(422, f"image: cannot be decoded ({type(error).__name__}); it may be damaged.") from None
