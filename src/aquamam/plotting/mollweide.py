@@ -68,7 +68,7 @@ def mollweide(
             zorder=6,
         )
     for text, at in {
-        "to the viewer": (0, -0.3),
+        "to the viewer": (0, -0.6),
         "up": (0, 1.45),
         "down": (0, -1.45),
         "right": (math.pi / 2, -0.06),
