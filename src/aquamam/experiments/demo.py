@@ -37,6 +37,7 @@ def run(out: Path, *, seed: int = 0, steps: int = RECIPE.steps, samples: int = 1
         "ceiling": sentences.ceiling(),
         **judge(pairs, drawn, seed),
         "seconds": fit.seconds,
+        "cpu_seconds": fit.cpu_seconds,
         "steps": steps,
         "seed": seed,
         "parameters": model.parameter_count,

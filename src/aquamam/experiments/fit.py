@@ -86,7 +86,7 @@ class Fit:
         groups.append({"params": list(model.parameters(recurse=False)), "scale": 1.0})
         self.optimizer = torch.optim.Adam(groups, config.lr, betas=(0.9, config.beta2), eps=config.eps, fused=True)
         self.curve: list[float] = []
-        self.seconds = 0.0
+        self.seconds = self.cpu_seconds = 0.0  # of all sessions; on a shared machine the second is the fairer
         self.lr, self.best, self.bad_epochs, self.idle_halvings = config.lr, math.inf, 0, 0
         self._identity = {"fit": asdict(config), "model": model.config.to_dict()}
 
@@ -100,13 +100,15 @@ class Fit:
         self.resume()
         factor = float(self.sentences.mean(self.sentences.log_factor))
         saved = tick = time.monotonic()
+        cpu = time.process_time()
         bar = tqdm(total=self.config.steps, initial=len(self.curve), desc=title, unit="step", disable=None)
         with bar, _interrupts_between_steps() as interrupted:
             while not self.finished:
                 self.curve.append(self.step(len(self.curve)))
                 now = time.monotonic()
-                self.seconds += now - tick
-                tick = now
+                cpu_now = time.process_time()
+                self.seconds, self.cpu_seconds = self.seconds + now - tick, self.cpu_seconds + cpu_now - cpu
+                tick, cpu = now, cpu_now
                 bar.set_postfix_str(f"LL {factor - self.curve[-1]:.4f}", refresh=False)
                 bar.update()
                 if interrupted() or self.finished or now - saved > SAVE_EVERY:
@@ -164,7 +166,9 @@ class Fit:
         for name, parameter in self.model.named_parameters():
             tensors.update({f"{key}.{name}": value for key, value in self.optimizer.state[parameter].items()})
         tensors["curve"] = torch.tensor(self.curve, dtype=torch.float64)
-        numbers = {key: getattr(self, key) for key in ("seconds", "lr", "best", "bad_epochs", "idle_halvings")}
+        numbers = {
+            key: getattr(self, key) for key in ("seconds", "cpu_seconds", "lr", "best", "bad_epochs", "idle_halvings")
+        }
         save_tensors(self.state, tensors, {**self._identity, "numbers": numbers})
 
     def resume(self) -> None:

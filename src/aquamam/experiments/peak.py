@@ -54,6 +54,7 @@ def run(out: Path, config: FitConfig = QUICK, rotation: Tensor | None = None) ->
         "rotation_xyzw": q.tolist(),
         "angle_deg": math.degrees(float(quat_to_rotvec(q).norm())),
         "seconds": fit.seconds,
+        "cpu_seconds": fit.cpu_seconds,
         "steps": len(fit.curve),
         "fit": asdict(config),
         "seed": config.seed,

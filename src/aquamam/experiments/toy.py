@@ -131,9 +131,9 @@ def run_aquamam(pairs: Pairs, out: Path, config: FitConfig, samples: int) -> dic
     fit.run("toy")
     with torch.no_grad():
         log_p = sentences.log_probs(model.eval())
-    started = time.monotonic()
+    started, cpu = time.monotonic(), time.process_time()
     judged = judge(pairs, draw(model, sentences, samples, config.seed), config.seed)
-    sampling_seconds = time.monotonic() - started
+    sampling_seconds, sampling_cpu = time.monotonic() - started, time.process_time() - cpu
     for row, exact in zip(judged["viewpoints"], exact_shares(sentences, log_p)):
         row.update(exact)
     result = {
@@ -143,6 +143,7 @@ def run_aquamam(pairs: Pairs, out: Path, config: FitConfig, samples: int) -> dic
         "seconds": fit.seconds + sampling_seconds,
         "training_seconds": fit.seconds,
         "sampling_seconds": sampling_seconds,
+        "cpu_seconds": fit.cpu_seconds + sampling_cpu,
         "steps": len(fit.curve),
         "fit": asdict(config),
         "seed": config.seed,
