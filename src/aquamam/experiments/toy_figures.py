@@ -67,7 +67,7 @@ def curve(path: Path, nll: list[float], minimum: float, notes: dict[str, float] 
         right.grid(axis="y", color=GREY, alpha=0.3, lw=0.6)
         for note, height in (notes or {}).items():
             right.axhline(height, color=ORANGE, ls=":", lw=1.4)
-            right.text(0.99, height * 1.9, note, transform=right.get_yaxis_transform(), ha="right", fontsize=9)
+            right.text(0.99, height * 4, note, transform=right.get_yaxis_transform(), ha="right", fontsize=9)
         for axis in (left, right):
             axis.set_xlabel("step")
             axis.set_xlim(0, max(len(nll), 1))
