@@ -149,12 +149,14 @@ def test_images_of_different_sizes_cannot_be_stacked():
 def test_resizing_keeps_the_aspect_ratio():
     from PIL import Image
 
-    tall = fit(Image.new("RGB", (10, 40), "white"), 20)
-    pixels = np.asarray(tall)
+    tall = Image.new("RGB", (16, 40), "black")
+    tall.paste("white", (4, 4, 12, 36))  # twice as wide as it would be if it were stretched
+    pixels = np.asarray(fit(tall, 20))
     assert pixels.shape == (20, 20, 3)
     lit = np.flatnonzero(pixels[10, :, 0] > 128)
-    assert len(lit) == 5
+    assert len(lit) == 4
     assert abs(lit.mean() - 9.5) <= 0.5
+    assert pixels[:, 0].max() == 0  # padded in the colour of its border
 
 
 def test_indices_outside_are_refused():

@@ -185,9 +185,8 @@ class Trainer:
             positions=self.stream.positions(progress.step),
         )
         # one generator a step: negatives and noise of a resumed run are those of an uninterrupted one
-        generator = torch.Generator(device=self.device).manual_seed(
-            (config.seed << 40) + progress.step * self.world + self.rank
-        )
+        seed = np.random.SeedSequence([config.seed, progress.step, self.rank]).generate_state(1)[0]
+        generator = torch.Generator(device=self.device).manual_seed(int(seed))  # torch keeps only 32 bits of a seed
         mixed = torch.autocast(self.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
         with mixed:
             loss = self.loss(batch.images, q, weights, config.label_width(share), generator)

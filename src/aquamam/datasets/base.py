@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from aquamam.errors import InputError
-from aquamam.images import to_rgb
+from aquamam.images import fit_to, to_rgb
 from aquamam.symmetry import SymmetryGroup
 
 
@@ -181,20 +181,8 @@ def decode_image(source: bytes | Path, name: str, size: int | None = None) -> UI
 
 
 def fit(image: Image.Image, size: int | None) -> Image.Image:
-    """Resize to size x size with antialiasing; a side that is too short is padded with black.
-
-    Stretching would change the rotation that the picture shows, so the aspect ratio stays.
-    """
-    if size is None or image.size == (size, size):
-        return image
-    scale = size / max(image.size)
-    width, height = (max(1, round(side * scale)) for side in image.size)
-    image = image.resize((width, height), Image.Resampling.BICUBIC)
-    if width == height:
-        return image
-    square = Image.new("RGB", (size, size))
-    square.paste(image, ((size - width) // 2, (size - height) // 2))
-    return square
+    """Resize to size x size just as prediction does."""
+    return image if size is None else fit_to(image, (size, size))
 
 
 def fit_pixels(pixels: UInt8[np.ndarray, "h w 3"], size: int | None) -> UInt8[np.ndarray, "h2 w2 3"]:
