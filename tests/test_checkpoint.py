@@ -30,6 +30,17 @@ def test_round_trip(model, tmp_path, name):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+def test_half_precision_is_half_the_size_and_loads_as_single(model, tmp_path):
+    aquamam.save_model(model, tmp_path / "whole.safetensors")
+    aquamam.save_model(model, tmp_path / "half.safetensors", half=True)
+    whole, half = ((tmp_path / f"{n}.safetensors").stat().st_size for n in ("whole", "half"))
+    assert half < 0.75 * whole
+    again = aquamam.load(tmp_path / "half.safetensors")
+    for a, b in zip(model.state_dict().values(), again.state_dict().values()):
+        assert b.dtype == torch.float32
+        assert torch.allclose(a, b, atol=1e-3)
+
+
 def test_a_failed_write_leaves_the_old_file(model, tmp_path, monkeypatch):
     path = tmp_path / "m.safetensors"
     aquamam.save_model(model, path)

@@ -43,6 +43,7 @@ ORDER = [
     ["report"],
     ["evaluation"],
     ["experiments"],
+    ["showcase"],
     ["onnx_runner"],
     ["export"],
     ["serving"],

@@ -79,13 +79,19 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
         raise InputError(f"{path} has no readable description; the file is damaged, copy it again.") from error
 
 
-def save_model(model: nn.Module, path: str | os.PathLike[str], info: dict[str, Any] | None = None) -> Path:
-    """Save weights and config to a `.safetensors` file, or to a folder (`model.safetensors` and `config.json`)."""
+def save_model(
+    model: nn.Module, path: str | os.PathLike[str], info: dict[str, Any] | None = None, *, half: bool = False
+) -> Path:
+    """Save weights and config to a `.safetensors` file, or to a folder (`model.safetensors` and `config.json`).
+
+    `half` stores 16 bits a weight, for models that travel with the package; loading makes them 32 bits again.
+    """
     path = Path(path)
     info = {**getattr(model, "info", {}), **(info or {})}
     description = {"kind": model.kind, "config": model.config.to_dict(), "info": info}  # type: ignore[union-attr,operator]
     file = path if path.suffix == ".safetensors" else path / "model.safetensors"
-    save_tensors(file, model.state_dict(), description)
+    state = {k: v.half() if half and v.is_floating_point() else v for k, v in model.state_dict().items()}
+    save_tensors(file, state, description)
     if file is not path:
         text = json.dumps(description, indent=2) + "\n"
         temporary = path / ".config.json.tmp"

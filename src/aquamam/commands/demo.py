@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-HELP = "Train a small model for a few seconds and show the distributions over rotations that it learned."
+HELP = "Show what a distribution over rotations is: ask the bundled models about a few pictures, or train a toy model."
 EXAMPLES = """  aquamam demo
-  aquamam demo --out out/demo --seed 1
+  aquamam demo --toy --seed 1             train a small model for a few seconds instead
 """
 SHOWN = 4  # rotations of a viewpoint that get a line of their own
 
@@ -15,11 +15,32 @@ SHOWN = 4  # rotations of a viewpoint that get a line of their own
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder to write (default: out/demo)")
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
-    parser.add_argument("--steps", type=int, default=400, help="training steps (default: 400)")
+    parser.add_argument("--toy", action="store_true", help="train a toy model on the spot; needs no bundled model")
+    parser.add_argument("--steps", type=int, default=400, help="training steps of the toy (default: 400)")
 
 
 def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # see reproduce
+    from aquamam import showcase
+
+    return run_toy(args) if args.toy or not showcase.available() else run_showcase(args)
+
+
+def run_showcase(args: argparse.Namespace) -> int:
+    from aquamam import showcase
+
+    print("How is the object in the picture turned? Several answers may fit, so the answer is a distribution.\n")
+    for shown in showcase.show(args.out, args.seed):
+        print(f"{shown.view.caption}\n  {showcase.sentence(shown)}")
+        print(
+            f"  ln p of the prediction {shown.answer.log_density:.2f} (knowing nothing -2.29, ceiling {shown.answer.ceiling:.2f})"
+        )
+        print(f"  picture {shown.picture}, page to explore {shown.page}\n")
+    print("Next: aquamam predict YOUR_IMAGE.png   or   aquamam demo --toy")
+    return 0
+
+
+def run_toy(args: argparse.Namespace) -> int:
     from aquamam.experiments import demo
     from aquamam.experiments.toy import toy_pairs
 
