@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "render": "render a solid or a mesh into a data set",
     "train": "train a preset; stopped, it resumes",
     "evaluate": "likelihood, errors, calibration and speed on held-out images",
+    "serve": "an HTTP service, and a page that shows the posterior live",
     "export": "write a checkpoint as ONNX graphs",
     "data": "look into a data set of any known layout",
     "demo": "the main job: see what a distribution over rotations looks like",

@@ -1,13 +1,16 @@
 """What the network's thread does for each kind of request: posteriors in, plain JSON values out."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from aquamam.modes import SHARE_ANGLES, Answer, angles_deg, answers, cluster, plain_answers, with_densities
+from aquamam.charts import ChartPoint
+from aquamam.distribution import QuaternionSentences, RotationDistribution
+from aquamam.modes import SHARE_ANGLES, Answer, angles_deg, answers, cluster, plain_answers
 from aquamam.rotations import as_unit_quat, quat_to_matrix, quat_to_rotvec, random_quat
 from aquamam.serving.batcher import Encoded
 from aquamam.serving.schemas import LogProbRequest, PosteriorRequest, PredictRequest, SampleRequest
@@ -53,36 +56,54 @@ def explore(encoded: Encoded, i: int, asked: PosteriorRequest) -> dict[str, Any]
 
     The same seed gives the same random numbers for every image, so that points move instead of flickering when an image changes.
     """
-    posterior = encoded.row(i)
-    device = encoded.device
-    drawn = posterior.sample((asked.samples,), generator=_generator(encoded, asked.seed))
-    found = cluster(drawn[:, 0])
-    (modes,) = with_densities(posterior, [found.modes], device)
+    posterior, device = encoded.row(i), encoded.device
+    drawn, drawn_log_p = draw(posterior, asked.samples, _generator(encoded, asked.seed))
+    found = cluster(drawn)
     answer = posterior.mode.double()
     given = as_unit_quat(asked.rotations, "rotations").reshape(-1, 4) if asked.rotations else torch.zeros(0, 4)
     anywhere = random_quat(
         (asked.uniform,), generator=torch.Generator().manual_seed(asked.seed), dtype=torch.float64
     )  # fmt: skip
-    q = torch.cat([given.double().to(device), drawn[:, 0].double(), anywhere.to(device), answer])
-    log_p = posterior.log_prob(q[:, None])[:, 0].double()
-    angle = angles_deg(answer.cpu(), drawn[:, 0].cpu())[0]
+    tops = torch.tensor([mode.quaternion for mode in found.modes], dtype=torch.float64).reshape(-1, 4)
+    parts = [part.double().to(device) for part in (given, anywhere, answer, tops)]
+    log_p = posterior.log_prob(torch.cat(parts)[:, None])[:, 0].double().cpu()
+    given_log_p, anywhere_log_p, answer_log_p, tops_log_p = log_p.split([len(part) for part in parts])
+    q = torch.cat([given.double(), drawn.double().cpu(), anywhere])
+    log_p = torch.cat([given_log_p, drawn_log_p.double().cpu(), anywhere_log_p])
+    angle = angles_deg(answer.cpu(), drawn.cpu())[0]
     told = Answer(
         quaternion=tuple(answer[0].tolist()),  # type: ignore[arg-type]
-        log_density=float(log_p[-1]),
+        log_density=float(answer_log_p),
         ceiling=float(posterior.ceiling),
         shares={limit: float((angle <= limit).double().mean()) for limit in SHARE_ANGLES},
-        modes=tuple(modes),
+        modes=tuple(replace(mode, log_density=float(top)) for mode, top in zip(found.modes, tops_log_p)),
     )
     source = np.repeat([ASKED, SAMPLE, UNIFORM], [len(given), asked.samples, asked.uniform])
     mode = np.full(len(source), -1)
     mode[source == SAMPLE] = found.labels
     points = {
-        "quaternions_xyzw": _rounded(q[:-1], 5),
-        "log_density": numbers(log_p[:-1], 3),
+        "quaternions_xyzw": _rounded(q, 5),
+        "log_density": numbers(log_p, 3),
         "source": source.tolist(),
         "mode": mode.tolist(),
     }
     return {**record(told), "points": points}
+
+
+def draw(posterior: RotationDistribution, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draws of one image's posterior, (count, 4), and their log densities, (count,).
+
+    Drawing a sentence has told its probability already, so where the density is one of cells no second pass is needed. (A draw
+    within rounding of an edge may so get the density of the cell beside it.)
+    """
+    if not isinstance(posterior, QuaternionSentences) or posterior.cells.density != "cells":
+        q = posterior.sample((count,), generator=generator)
+        return q[:, 0], posterior.log_prob(q)[:, 0]
+    cells = posterior.cells
+    chart, cell, log_p = posterior.sentences(count, generator=generator)
+    u = cells.uniform(cell, generator)
+    point = ChartPoint(chart, u, (1 - u.square().sum(-1)).clamp_min(0).sqrt())
+    return cells.chart.join(chart, u)[:, 0].float(), (log_p + cells.log_factor(point, cell))[:, 0]
 
 
 def record(answer: Answer, matrix: bool = False) -> dict[str, Any]:

@@ -1,0 +1,432 @@
+// The service's page: an image that is dropped, or an object that is turned, goes to /v1/posterior; what comes back is shown.
+(() => {
+  const Aquamam = window.Aquamam;
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const $ = (id) => document.getElementById(id);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const LOWEST = -1e6; // JSON knows no infinity
+  const SOURCES = ["the true rotation", "drawn from the posterior", "uniform rotation"];
+  const number = (x, digits = 2) => (x <= LOWEST ? "−∞" : x.toFixed(digits).replace("-", "−"));
+  const percent = (x) => (100 * x).toFixed(x < 0.1 ? 1 : 0) + " %";
+  const make = (tag, properties = {}, ...children) => {
+    const element = Object.assign(document.createElement(tag), properties);
+    element.append(...children);
+    return element;
+  };
+  const inWords = (q) => {
+    const r = Aquamam.rotationVector(q), angle = Math.hypot(...r);
+    if (angle < 1e-6) return "no rotation";
+    return `${((angle * 180) / Math.PI).toFixed(1)}° about (${r.map((x) => number(x / angle)).join(", ")})`;
+  };
+  const asText = (q) => `(${q.map((x) => number(x, 4)).join(", ")})`;
+  const tryTo = (action, host) => {
+    try {
+      return action();
+    } catch (error) {
+      host.append(make("p", { className: "message", textContent: "This browser cannot draw in 3D (WebGL is off); dropping an image and the numbers still work." }));
+      console.warn(error);
+      return null;
+    }
+  };
+
+  /** A ball that gets new points many times a second: the last cloud is let go one step late, so that its compiled shader is used again. */
+  class LiveBall extends Aquamam.Ball {
+    setPoints(points, range, marks) {
+      this.stale?.geometry.dispose();
+      this.stale?.material.dispose();
+      this.stale = this.cloud;
+      if (this.cloud) this.scene.remove(this.cloud);
+      this.cloud = null;
+      super.setPoints(points, range, marks);
+    }
+  }
+
+  let model = data.models[0];
+  let object = null; // of the model, or null
+  let views = { source: null, pose: null, camera: null };
+  let held = { kind: "none", q: [0, 0, 0, 1], blob: null }; // what is shown: an object that is turned, or a file
+  let points = null, told = null;
+  const ball = tryTo(() => new LiveBall($("ball"), { select: (i) => showPoint(i), hover: showTip }), $("ball"));
+
+  // --- asking: one request at a time, and when it is back the newest state of things --------------------------------
+  const MOVING = { samples: 200, uniform: 100 }, STILL = { samples: 800, uniform: 300 };
+  let asking = false, changed = false, resting = 0, finished = [];
+  function ask() {
+    changed = true;
+    clearTimeout(resting);
+    pump();
+  }
+
+  async function pump(detail = MOVING) {
+    if (asking || held.kind === "none") return;
+    asking = true;
+    changed = false;
+    const begun = performance.now();
+    const sent = { ...held, model, detail };
+    let answer = null, pause = 0;
+    try {
+      const form = new FormData();
+      form.append("image", sent.kind === "object" ? await photograph(sent.q) : sent.blob, "image");
+      form.append("model", sent.model.name);
+      form.append("samples", detail.samples);
+      form.append("uniform", detail.uniform);
+      if (sent.kind === "object") form.append("rotations", JSON.stringify([sent.q]));
+      const response = await fetch("/v1/posterior", { method: "POST", body: form, signal: AbortSignal.timeout(20000) });
+      const body = await response.json();
+      if (response.ok) answer = body;
+      else pause = 1000 * Number(response.headers.get("retry-after") || 0);
+      problem(response.ok ? "" : body.detail || `The service says ${response.status}.`);
+    } catch (error) {
+      problem("The service does not answer; it may have been stopped.");
+      console.warn(error);
+    }
+    if (pause) {
+      changed = true;
+      await new Promise((done) => setTimeout(done, pause));
+    }
+    asking = false;
+    if (changed) pump(); // the service works on the next one while this one is drawn
+    else if (answer && detail === MOVING) resting = setTimeout(() => pump(STILL), 250);
+    if (answer && sent.model === model && sent.kind === held.kind && sent.blob === held.blob) {
+      pace(performance.now() - begun);
+      show(answer, sent);
+    }
+  }
+
+  function problem(text) {
+    $("problem").hidden = !text;
+    $("problem").textContent = text;
+  }
+
+  function pace(milliseconds) {
+    const now = performance.now();
+    finished = [...finished.filter((time) => now - time < 3000), now];
+    const rate = finished.length > 2 ? (1000 * (finished.length - 1)) / (now - finished[0]) : 0;
+    $("pace").textContent = `${Math.round(milliseconds)} ms for this posterior` + (rate ? `, ${rate.toFixed(1)} a second` : "");
+    Aquamam.live.answers += 1;
+    Aquamam.live.rate = rate;
+  }
+
+  // --- the object that is turned ------------------------------------------------------------------------------------
+  /** The object as `aquamam render` would draw it: twice the size that the model reads, and pixels averaged two by two. */
+  async function photograph(q) {
+    const view = views.camera, side = model.image_size;
+    await view.ready; // its texture
+    view.show(q);
+    const canvas = make("canvas", { width: side, height: side });
+    const pen = canvas.getContext("2d");
+    pen.fillStyle = `rgb(${object.settings.background.join(",")})`;
+    pen.fillRect(0, 0, side, side);
+    pen.imageSmoothingQuality = "low"; // bilinear, at half the size: the mean of four pixels
+    pen.drawImage(view.canvas, 0, 0, side, side);
+    Aquamam.live.photograph = canvas;
+    return new Promise((done) => canvas.toBlob(done, "image/png"));
+  }
+
+  function makeCamera() {
+    const side = model.image_size;
+    const view = new Aquamam.ObjectView($("camera"), object);
+    view.resize = () => {}; // it is never shown, so its size is its own
+    view.renderer.setPixelRatio(1);
+    view.renderer.setSize(2 * side, 2 * side, false);
+    view.camera.aspect = 1;
+    view.camera.updateProjectionMatrix();
+    return view;
+  }
+
+  const times = ([a, b, c, d], [x, y, z, w]) => [
+    d * x + a * w + b * z - c * y, d * y - a * z + b * w + c * x, d * z + a * y - b * x + c * w, d * w - a * x - b * y - c * z,
+  ];
+
+  /** Turn by a rotation vector in the camera's coordinates: x right, y up, z towards the viewer. */
+  function turnBy(x, y, z) {
+    const angle = Math.hypot(x, y, z);
+    if (!angle || held.kind !== "object") return;
+    const s = Math.sin(angle / 2) / angle;
+    turnTo(times([s * x, s * y, s * z, Math.cos(angle / 2)], held.q));
+  }
+
+  function turnTo(q) {
+    const size = Math.hypot(...q) * (q[3] < 0 ? -1 : 1);
+    held.q = q.map((x) => x / size);
+    views.source?.show(held.q);
+    $("source").setAttribute("aria-label", `The ${object.name}, turned by ${inWords(held.q)}. Arrow keys turn it, comma and full stop roll it.`);
+    ask();
+  }
+
+  function listenToSource() {
+    const source = $("source");
+    const pointers = new Map();
+    let twist = 0;
+    const angleOf = () => {
+      const [a, b] = [...pointers.values()];
+      return Math.atan2(b.y - a.y, b.x - a.x);
+    };
+    source.addEventListener("pointerdown", (event) => {
+      if (held.kind !== "object") return;
+      source.setPointerCapture(event.pointerId);
+      pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
+      if (pointers.size === 2) twist = angleOf();
+    });
+    source.addEventListener("pointermove", (event) => {
+      const last = pointers.get(event.pointerId);
+      if (!last) return;
+      const dx = event.clientX - last.x, dy = event.clientY - last.y, speed = (1.2 * Math.PI) / source.clientWidth;
+      pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
+      if (pointers.size === 2) {
+        const now = angleOf();
+        turnBy(0, 0, -Math.atan2(Math.sin(now - twist), Math.cos(now - twist)));
+        twist = now;
+      } else if (event.shiftKey) turnBy(0, 0, -speed * dx);
+      else turnBy(speed * dy, speed * dx, 0);
+    });
+    for (const name of ["pointerup", "pointercancel"]) source.addEventListener(name, (event) => pointers.delete(event.pointerId));
+    source.addEventListener("keydown", (event) => {
+      const step = (event.shiftKey ? 1 : 6) * (Math.PI / 180);
+      const turns = { ArrowUp: [-step, 0, 0], ArrowDown: [step, 0, 0], ArrowLeft: [0, -step, 0], ArrowRight: [0, step, 0], ",": [0, 0, step], ".": [0, 0, -step] };
+      if (!turns[event.key] || event.ctrlKey || event.metaKey || event.altKey || held.kind !== "object") return;
+      event.preventDefault();
+      turnBy(...turns[event.key]);
+    });
+  }
+
+  let spinning = 0;
+  function spin(on) {
+    cancelAnimationFrame(spinning);
+    spinning = 0;
+    $("spin").setAttribute("aria-pressed", String(on));
+    let last = performance.now();
+    const step = (now) => {
+      const seconds = Math.min(0.1, (now - last) / 1000);
+      last = now;
+      turnBy(0.35 * seconds, 0.6 * seconds, 0.1 * seconds);
+      spinning = requestAnimationFrame(step);
+    };
+    if (on) spinning = requestAnimationFrame(step);
+  }
+
+  function randomTurn() {
+    const [a, b, c] = [Math.random(), 2 * Math.PI * Math.random(), 2 * Math.PI * Math.random()];
+    turnTo([Math.sqrt(1 - a) * Math.sin(b), Math.sqrt(1 - a) * Math.cos(b), Math.sqrt(a) * Math.sin(c), Math.sqrt(a) * Math.cos(c)]);
+  }
+
+  // --- what is shown: object or file --------------------------------------------------------------------------------
+  async function useModel(next) {
+    model = next;
+    spin(false);
+    Object.values(views).forEach((view) => {
+      view?.renderer.dispose();
+      view?.canvas.remove();
+    });
+    object = null;
+    if (model.object) {
+      const response = await fetch(`/objects/${encodeURIComponent(model.name)}`);
+      if (response.ok) object = await response.json();
+    }
+    const paper = object ? `rgb(${object.settings.background.join(",")})` : "";
+    document.documentElement.style.setProperty("--object-paper", paper || "var(--panel)");
+    views = {
+      source: object && tryTo(() => new Aquamam.ObjectView($("source"), object), $("source")),
+      pose: tryTo(() => new Aquamam.ObjectView($("pose"), object), $("pose")),
+      camera: object && tryTo(makeCamera, $("camera")),
+    };
+    if (views.camera && held.kind !== "file") useObject();
+    else refresh();
+    ask();
+  }
+
+  function useObject() {
+    held = { kind: "object", q: held.q, blob: null };
+    turnTo(held.q);
+    refresh();
+  }
+
+  function useFile(file) {
+    if (!file) return;
+    spin(false);
+    held = { kind: "file", q: held.q, blob: file };
+    const address = URL.createObjectURL(file);
+    $("picture").onload = $("picture").onerror = () => URL.revokeObjectURL(address);
+    $("picture").src = address;
+    refresh();
+    ask();
+  }
+
+  function refresh() {
+    const turning = held.kind === "object", source = $("source");
+    $("picture").hidden = held.kind !== "file";
+    if (views.source) views.source.canvas.hidden = !turning;
+    for (const id of ["spin", "random"]) $(id).hidden = !turning;
+    $("turn").hidden = turning || !views.camera;
+    $("turn").textContent = object ? `Turn the ${object.name}` : "";
+    source.tabIndex = turning ? 0 : -1;
+    source.setAttribute("role", turning ? "application" : "group");
+    if (!turning) source.setAttribute("aria-label", "The image");
+    $("source-caption").textContent = turning ? `drag to turn the ${object.name}` : held.kind === "file" ? held.blob.name || "an image" : "drop an image here";
+    $("models").value = model.name;
+  }
+
+  // --- what came back -----------------------------------------------------------------------------------------------
+  let top = data.uniform + 4, settled = 0;
+  function show(answer, sent) {
+    told = answer;
+    const raw = answer.points;
+    points = { q: raw.quaternions_xyzw, logDensity: raw.log_density.map((x) => (x === null ? LOWEST : x)), source: raw.source, mode: raw.mode };
+    // the scale follows slowly: colours that jump say nothing
+    const highest = Math.max(data.uniform + 4, ...points.logDensity);
+    top = Math.abs(highest - top) > 3 ? highest : 0.8 * top + 0.2 * highest;
+    const marks = answer.modes.slice(0, 12).map((mode, k) => ({ text: String(k + 1), q: mode.quaternion_xyzw }));
+    ball?.setPoints(points, [data.uniform - 2, top], marks);
+    update();
+    paintScale();
+    const [head, ...rest] = answer.verdict.split(": ");
+    $("verdict").replaceChildren(make("b", { textContent: head[0].toUpperCase() + head.slice(1) }), ": " + rest.join(": "));
+    clearTimeout(settled);
+    settled = setTimeout(() => ($("spoken").textContent = answer.verdict), 700); // a screen reader hears the last word, not each
+    showModes(answer);
+    showPose(answer.quaternion_xyzw, answer.log_density, "the prediction", sent.kind === "object" ? points.logDensity[0] : null);
+    Aquamam.live.answer = answer;
+    Aquamam.live.sent = sent;
+  }
+
+  function showPose(q, logDensity, caption, truth = null) {
+    views.pose?.show(q);
+    $("pose-caption").textContent = caption;
+    $("pose").setAttribute("aria-label", `${object ? "The " + object.name : "The object's axes"} turned by ${inWords(q)}`);
+    const facts = [
+      ["log density", `${number(logDensity ?? LOWEST)} nats` + (truth === null ? "" : `, true rotation ${number(truth)}`)],
+      ["compare", `uniform ${number(data.uniform)}` + (told.ceiling === null ? "" : `, ceiling ${number(told.ceiling)}`)],
+      ["rotation", inWords(q)],
+      ["quaternion", `${asText(q)} xyzw`],
+    ];
+    $("facts").replaceChildren(...facts.flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
+  }
+
+  function showPoint(i) {
+    press(-1);
+    const kind = points.source[i] === 1 && points.mode[i] >= 0 ? `a sample of mode ${points.mode[i] + 1}` : SOURCES[points.source[i]];
+    showPose(points.q[i], points.logDensity[i], kind);
+  }
+
+  function showTip(i, x, y) {
+    const tip = $("tip");
+    tip.hidden = i < 0 || !points;
+    if (tip.hidden) return;
+    tip.replaceChildren(
+      make("b", { textContent: `ln p = ${number(points.logDensity[i])}` }), inWords(points.q[i]), make("br"), asText(points.q[i]) + " xyzw", make("br"), SOURCES[points.source[i]]
+    );
+    const stage = $("ball"), gap = 14;
+    const left = x + gap + tip.offsetWidth > stage.clientWidth ? x - gap - tip.offsetWidth : x + gap;
+    tip.style.left = `${Math.max(0, left)}px`;
+    tip.style.top = `${Math.max(0, Math.min(y + gap, stage.clientHeight - tip.offsetHeight))}px`;
+  }
+
+  const press = (k) => [...$("modes").querySelectorAll("button")].forEach((button, j) => button.setAttribute("aria-pressed", String(j === k)));
+  const KINDS = { point: (m) => `to within ${m.radius_deg < 10 ? m.radius_deg.toFixed(1) : Math.round(m.radius_deg)}°`, curve: () => "a curve of rotations", region: () => "a wide region" };
+
+  function showModes({ modes }) {
+    $("modes-heading").textContent = modes.length === 1 ? "One mode" : modes.length ? `${modes.length} separate modes` : "No separate mode";
+    const list = $("modes");
+    while (list.children.length > modes.length) list.lastChild.remove();
+    modes.forEach((mode, k) => {
+      // buttons are kept, so that one that has the focus keeps it
+      if (!list.children[k]) {
+        const button = make("button", { type: "button" }, make("b", { textContent: k + 1 }), make("span"), make("span", { className: "share" }));
+        button.addEventListener("click", () => chooseMode(k));
+        list.append(make("li", {}, button));
+      }
+      const button = list.children[k].firstChild, words = `${inWords(mode.quaternion_xyzw)}, ${KINDS[mode.kind](mode)}`;
+      button.children[1].textContent = words;
+      button.children[2].textContent = percent(mode.share);
+      button.setAttribute("aria-label", `Mode ${k + 1}, ${percent(mode.share)} of the probability, ${words}`);
+      button.style.setProperty("--share", `${(100 * mode.share).toFixed(1)}%`);
+    });
+    press(-1);
+    const left = 1 - modes.reduce((sum, mode) => sum + mode.share, 0);
+    $("elsewhere").textContent = left >= 0.01 ? `${percent(left)} of the probability is spread elsewhere.` : "";
+  }
+
+  function chooseMode(k) {
+    const mode = told.modes[k], q = mode.quaternion_xyzw;
+    const cosine = (i) => (points.source[i] === 1 ? Math.abs(points.q[i].reduce((sum, x, c) => sum + x * q[c], 0)) : -1);
+    ball?.select(points.q.reduce((best, _, i) => (cosine(i) > cosine(best) ? i : best), 0));
+    ball?.turnTo(q);
+    showPose(q, mode.log_density, `mode ${k + 1}, ${percent(mode.share)}`);
+    press(k);
+  }
+
+  // --- threshold and colours ----------------------------------------------------------------------------------------
+  const slider = $("threshold");
+  function update() {
+    const share = Number(slider.value) / 100, low = data.uniform - 2, value = low + share * (top - low);
+    const text = share ? number(value, 1) : "anything";
+    $("threshold-value").textContent = text;
+    slider.setAttribute("aria-valuetext", text);
+    ball?.setShown(...["truth", "samples", "uniform"].map((kind) => $("show-" + kind).checked));
+    ball?.setThreshold(share ? value : -Infinity);
+  }
+
+  let painted = "";
+  function paintScale() {
+    const low = data.uniform - 2, name = dark.matches ? "dark" : "light", now = `${name} ${top.toFixed(1)}`;
+    if (now === painted) return;
+    painted = now;
+    const bar = make("div", { className: "bar" });
+    bar.style.background = `linear-gradient(to right, ${data.colours[name].density.join(", ")})`;
+    const tick = (value, text, kind = "") => {
+      const label = make("span", { textContent: text, className: kind });
+      label.style.left = `${(100 * (value - low)) / (top - low)}%`;
+      return label;
+    };
+    $("scale").replaceChildren(bar, tick(low, `ln p ≤ ${number(low, 1)}`, "first"), tick(top, number(top, 1), "last"));
+    const at = (100 * (data.uniform - low)) / (top - low);
+    if (at > 25 && at < 80) $("scale").append(tick(data.uniform, `uniform ${number(data.uniform)}`));
+  }
+
+  function paint() {
+    const colours = data.colours[dark.matches ? "dark" : "light"];
+    ball?.setColours(colours);
+    document.documentElement.style.setProperty("--likely", colours.density.at(-2));
+    paintScale();
+  }
+
+  // --- begin --------------------------------------------------------------------------------------------------------
+  Aquamam.live = { answers: 0, rate: 0, ball, turnTo, useFile };
+  dark.addEventListener("change", paint);
+  slider.addEventListener("input", update);
+  for (const kind of ["truth", "samples", "uniform"]) $("show-" + kind).addEventListener("change", update);
+  $("choose").addEventListener("click", () => $("file").click());
+  $("file").addEventListener("change", () => {
+    useFile($("file").files[0]);
+    $("file").value = "";
+  });
+  $("turn").addEventListener("click", useObject);
+  $("spin").addEventListener("click", () => spin(!spinning));
+  $("random").addEventListener("click", randomTurn);
+  data.models.forEach((each) => $("models").append(make("option", { value: each.name, textContent: each.name })));
+  $("models-label").hidden = data.models.length < 2;
+  $("models").addEventListener("change", () => useModel(data.models.find((each) => each.name === $("models").value)));
+  let within = 0;
+  addEventListener("dragenter", (event) => {
+    event.preventDefault();
+    within += 1;
+    $("drop").hidden = false;
+  });
+  addEventListener("dragleave", () => {
+    within -= 1;
+    if (within <= 0) $("drop").hidden = true;
+  });
+  addEventListener("dragover", (event) => event.preventDefault());
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    within = 0;
+    $("drop").hidden = true;
+    useFile(event.dataTransfer.files[0]);
+  });
+  addEventListener("paste", (event) => useFile([...event.clipboardData.files].find((file) => file.type.startsWith("image/"))));
+  $("footer").textContent = `Log densities with respect to volume π², quaternions xyzw, x right, y up, z towards the viewer. The same answers as JSON: POST /v1/predict; the description is at /openapi.json.`;
+  listenToSource();
+  paint();
+  update();
+  useModel(model);
+})();
