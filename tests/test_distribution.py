@@ -38,7 +38,7 @@ def cell_probabilities(posterior) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 
 @CHARTS
-@pytest.mark.parametrize(("bins", "scale"), [(24, 1.0), (24, 20.0), (41, 5.0)])
+@pytest.mark.parametrize(("bins", "scale"), [(24, 1.0), (24, 20.0), (61, 5.0)])
 def test_probabilities_of_legal_cells_sum_to_one(chart, bins, scale):
     _, _, probability = cell_probabilities(table_posterior(Cells.make(chart, bins), scale=scale, batch=1))
     assert torch.allclose(probability.sum(0), torch.ones(1, dtype=torch.float64), atol=1e-5)

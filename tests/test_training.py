@@ -192,6 +192,20 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_kept(tmp_path,
     assert (tmp_path / "state.safetensors").read_bytes() == before
 
 
+def test_a_full_disk_stops_with_a_sentence_and_the_run_goes_on_later(tmp_path, monkeypatch):
+    def stop(progress, _):
+        if progress.step == 20:
+            full = lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))  # noqa: E731
+            monkeypatch.setattr("os.fsync", full)
+
+    with pytest.raises(TrainingStopped, match=r"No space left on device.*run the same command again"):
+        tiny_trainer(tmp_path / "parts", 40).fit(stop)
+    monkeypatch.undo()
+    tiny_trainer(tmp_path / "parts", 40).fit()
+    tiny_trainer(tmp_path / "whole", 40).fit()
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
 def test_unreadable_images_are_skipped_counted_and_named_and_many_stop_the_run(tmp_path):
     class Holes(KnownMixture):
         every = 200

@@ -9,8 +9,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -260,13 +260,14 @@ class Trainer:
                 "smoothing": self.config.label_width(self._share()),
                 "ceiling": ceiling,
             }
-            self.folder.log(record)
+            with self._saying_what_to_do():
+                self.folder.log(record)
+                if improved:
+                    save_model(self.average, self.out / "best.safetensors", self._info(log_likelihood))
+                save_model(self.average, self.out / "last.safetensors", self._info(log_likelihood))
             if not self.quiet:
                 line = f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  LL valid {log_likelihood:7.3f}  train {train:7.3f}"
                 tqdm.write(line + (f"  ceiling {ceiling:.2f}" if ceiling else ""), file=sys.stderr)
-            if improved:
-                save_model(self.average, self.out / "best.safetensors", self._info(log_likelihood))
-            save_model(self.average, self.out / "last.safetensors", self._info(log_likelihood))
         return stop
 
     # State.
@@ -280,7 +281,19 @@ class Trainer:
         tensors["random_state"] = torch.get_rng_state()
         for index, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{self.optimizer_names[index]}.{k}": torch.as_tensor(v) for k, v in state.items()}
-        self.folder.save(tensors, self.progress.__dict__)
+        with self._saying_what_to_do():
+            self.folder.save(tensors, self.progress.__dict__)
+
+    @contextmanager
+    def _saying_what_to_do(self) -> Iterator[None]:
+        """A full disk or a lost folder: files are written whole or not at all, so the last ones are good."""
+        try:
+            yield
+        except OSError as error:
+            raise TrainingStopped(
+                f"{self.out} cannot be written at step {self.progress.step} ({error.strerror or error}); what was saved before is whole: "
+                "make room and run the same command again."
+            ) from error
 
     def resume(self) -> None:
         """Take up the state in the run's folder, if there is one."""
