@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     import logging
     import signal
     import sys
+    import warnings
 
     import torch
 
@@ -74,6 +75,9 @@ def run(args: argparse.Namespace) -> int:
             log = logging.getLogger(name)
             log.handlers, log.propagate = [handler], False
             log.setLevel(logging.WARNING if args.quiet else level)
+        logging.getLogger("python_multipart").setLevel(logging.ERROR)  # bad requests are in the log already
+        warnings.filterwarnings("ignore", module="PIL")  # and so are bad images
+        app.state.service.warm_up()
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         print(f"aquamam serves {', '.join(app.state.service.models)} on {address}", flush=True)

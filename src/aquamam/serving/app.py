@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
@@ -85,6 +86,15 @@ class Service:
         ]
         self.batcher = Batcher(most=limits.batch, seen=self.batches.add)
         self.decoders = ThreadPoolExecutor(2, thread_name_prefix="aquamam-images")
+
+    def warm_up(self) -> None:
+        """Run each model once: the first pass of a process loads and sets up much, and nobody should have to wait for it."""
+        for served in self.models.values():
+            image = torch.full((served.channels, served.size, served.size), 255, dtype=torch.uint8)
+            asked = schemas.PosteriorRequest(samples=32, uniform=1)
+            self.batcher.submit(
+                Job(model=served.model, image=image, work=lambda e, i: answering.explore(e, i, asked))  # noqa: B023
+            ).result()
 
     def close(self) -> None:
         self.batcher.close(self.limits.seconds)
@@ -177,6 +187,7 @@ def create_app(models: Mapping[str, Any], limits: Limits | None = None) -> FastA
         lifespan=lifespan,
         docs_url=None,  # FastAPI's pages load scripts from other hosts
         redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.service = service
     app.add_middleware(Gate, limits=service.limits, seen=service.seen)

@@ -107,7 +107,7 @@ class Batcher:
             self.jobs.put(job)
         return job.future
 
-    def close(self, seconds: float = 30.0) -> None:
+    def close(self, seconds: float | int = 30.0) -> None:
         """Answer what is queued, take nothing more, and end the thread."""
         with self.lock:
             if not self.closed:

@@ -15,7 +15,7 @@ class Limits:
     )
     rotations: int = 10_000  # drawn or asked about in one request; more is 422
     samples: int = 2_000  # behind shares and modes, whose cost grows with the square; more is 422
-    seconds: float = 10.0  # from the last byte of a request to its answer; longer is 503
+    seconds: float | int = 10.0  # from the last byte of a request to its answer; longer is 503
     queue: int = 64  # requests that are worked on or wait; one more is 429
     batch: int = 16  # images that go through the network together
 

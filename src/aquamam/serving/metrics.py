@@ -5,6 +5,7 @@ import math
 import threading
 from collections.abc import Callable
 
+Number = float | int
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -18,7 +19,7 @@ class Counter:
         self.values: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
         self.lock = threading.Lock()
 
-    def add(self, *labels: str, by: float = 1.0) -> None:
+    def add(self, *labels: str, by: Number = 1) -> None:
         with self.lock:
             self.values[labels] = self.values.get(labels, 0.0) + by
 
@@ -32,7 +33,7 @@ class Gauge:
 
     kind = "gauge"
 
-    def __init__(self, name: str, help: str, read: Callable[[], float]):
+    def __init__(self, name: str, help: str, read: Callable[[], Number]):
         self.name, self.help, self.read = name, help, read
 
     def lines(self) -> list[str]:
@@ -44,13 +45,13 @@ class Histogram:
 
     kind = "histogram"
 
-    def __init__(self, name: str, help: str, bounds: tuple[float, ...], labels: tuple[str, ...] = ()):
+    def __init__(self, name: str, help: str, bounds: tuple[Number, ...], labels: tuple[str, ...] = ()):
         self.name, self.help, self.bounds, self.labels = name, help, bounds, labels
         self.counts: dict[tuple[str, ...], list[int]] = {}
         self.sums: dict[tuple[str, ...], float] = {}
         self.lock = threading.Lock()
 
-    def add(self, value: float, *labels: str) -> None:
+    def add(self, value: Number, *labels: str) -> None:
         with self.lock:
             counts = self.counts.setdefault(labels, [0] * (len(self.bounds) + 1))
             counts[bisect.bisect_left(self.bounds, value)] += 1
@@ -85,7 +86,7 @@ def _braces(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     return "{" + ",".join(f'{name}="{value}"' for name, value in zip(names, quoted)) + "}"
 
 
-def _number(value: float) -> str:
+def _number(value: Number) -> str:
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) else repr(float(value))

@@ -149,9 +149,23 @@
   function turnTo(q) {
     const size = Math.hypot(...q) * (q[3] < 0 ? -1 : 1);
     held.q = q.map((x) => x / size);
-    views.source?.show(held.q);
+    drawSource();
     $("source").setAttribute("aria-label", `The ${object.name}, turned by ${inWords(held.q)}. Arrow keys turn it, comma and full stop roll it.`);
     ask();
+  }
+
+  /** Draw the object that is turned; where a frame takes long (no GPU), seldom enough to leave room for the posteriors. */
+  let planned = false, drawn = 0, lag = 16;
+  function drawSource() {
+    if (planned) return;
+    planned = true;
+    const rest = lag > 40 ? 4 * lag - (performance.now() - drawn) : 0;
+    setTimeout(() => requestAnimationFrame(() => {
+      planned = false;
+      const begun = (drawn = performance.now());
+      views.source?.show(held.q);
+      requestAnimationFrame(() => (lag = 0.7 * lag + 0.3 * Math.min(200, performance.now() - begun)));
+    }), Math.max(0, rest));
   }
 
   function listenToSource() {
@@ -391,7 +405,7 @@
   }
 
   // --- begin --------------------------------------------------------------------------------------------------------
-  Aquamam.live = { answers: 0, rate: 0, ball, turnTo, useFile };
+  Aquamam.live = { answers: 0, rate: 0, ball, turnTo, useFile, get views() { return views; } };
   dark.addEventListener("change", paint);
   slider.addEventListener("input", update);
   for (const kind of ["truth", "samples", "uniform"]) $("show-" + kind).addEventListener("change", update);

@@ -1,0 +1,93 @@
+"""A service in the test's own process, a tiny model for it, and images to send."""
+
+import asyncio
+import base64
+import io
+from typing import Any
+
+import httpx
+import numpy as np
+import torch
+from PIL import Image
+
+from aquamam.model import AQuaMaM, ModelConfig
+from aquamam.serving.app import create_app
+from aquamam.serving.limits import Limits
+
+SIZE = 16
+
+
+def tiny_model(seed: int = 0, **changes: Any) -> AQuaMaM:
+    torch.manual_seed(seed)
+    config: dict[str, Any] = {
+        "bins": 24, "dim": 16, "heads": 2, "layers": 2, "hidden": 24, "octaves": 3,
+        "image_size": SIZE, "embedding": "stem", "stem": (4, 8), "stem_blocks": (0, 1),
+    }  # fmt: skip
+    model = AQuaMaM(ModelConfig(**{**config, **changes})).eval()
+    with torch.no_grad():  # as trained: a fresh model's answers hardly depend on the image
+        for weight in model.parameters():
+            weight.mul_(2.5 if weight.ndim > 1 else 1)
+    model.info = {"data": {"objects": [{"name": "die"}], "settings": {"size": SIZE}}}
+    return model
+
+
+def picture(seed: int = 0, size: tuple[int, int] = (SIZE, SIZE)) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8))
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format=kind, **options)
+    return buffer.getvalue()
+
+
+def base64_of(blob: bytes) -> str:
+    return base64.b64encode(blob).decode()
+
+
+PNG = encoded(picture())
+
+
+class InProcess:
+    """Requests straight into the application, without a socket."""
+
+    def __init__(self, models: dict[str, Any] | None = None, **limits: Any):
+        self.app = create_app(models or {"tiny": tiny_model()}, Limits(**limits))
+        self.service = self.app.state.service
+        self.loop = asyncio.new_event_loop()
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.app), base_url="http://service")
+
+    def run(self, coroutine: Any) -> Any:
+        return self.loop.run_until_complete(coroutine)
+
+    def get(self, path: str) -> httpx.Response:
+        return self.run(self.client.get(path))
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.run(self.client.post(path, **body))
+
+    def ask(self, path: str, image: bytes = PNG, **fields: Any) -> dict[str, Any]:
+        """The answer to a request that must succeed."""
+        response = self.post(path, json={"image": base64_of(image), **fields})
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def together(self, requests: list[tuple[str, dict[str, Any]]]) -> list[httpx.Response]:
+        """Requests (path, JSON) at once."""
+
+        async def all_of_them() -> list[httpx.Response]:
+            return list(await asyncio.gather(*(self.client.post(path, json=body) for path, body in requests)))
+
+        return self.run(all_of_them())
+
+    def metric(self, name: str) -> float:
+        """The value of a line of /metrics."""
+        for line in self.get("/metrics").text.splitlines():
+            if line.startswith(name + " "):
+                return float(line.split()[-1])
+        return 0.0
+
+    def close(self) -> None:
+        self.run(self.client.aclose())
+        self.service.close()
+        self.loop.close()

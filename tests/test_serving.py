@@ -1,0 +1,375 @@
+"""The service: its answers are the package's, alone or in a batch; its limits hold; it ends well."""
+
+import argparse
+import io
+import json
+import re
+import threading
+import time
+import zlib
+
+import pytest
+import torch
+from PIL import Image
+from services import PNG, SIZE, InProcess, base64_of, encoded, picture, tiny_model
+
+from aquamam.baselines.classification import Classification, ClassificationConfig
+from aquamam.commands.predict import predict as command_predict
+from aquamam.errors import InputError
+from aquamam.serving import schemas
+from aquamam.serving.app import create_app
+from aquamam.serving.batcher import Batcher, Encoded, Job
+from aquamam.serving.limits import Limits, Refusal
+from aquamam.serving.metrics import Counter, Histogram, render
+
+
+@pytest.fixture(scope="module")
+def service():
+    service = InProcess({"tiny": tiny_model(), "other": tiny_model(1)})
+    yield service
+    service.close()
+
+
+def held_up(service: InProcess) -> threading.Event:
+    """The network's thread is busy until the event is set."""
+    release, begun = threading.Event(), threading.Event()
+
+    def work(encoded: Encoded, i: int) -> None:
+        begun.set()
+        release.wait(20)
+
+    image = torch.zeros(3, SIZE, SIZE, dtype=torch.uint8)
+    service.service.batcher.submit(Job(model=tiny_model(), image=image, work=work))
+    assert begun.wait(10)
+    return release
+
+
+# --- answers ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("samples", [0, 200])
+def test_predict_says_what_the_command_says(service, samples):
+    options = argparse.Namespace(samples=samples, strategy="greedy", seed=3, matrix=True)
+    (want,) = command_predict(tiny_model(), [picture()], options)
+    got = service.ask("/v1/predict", samples=samples, seed=3, matrix=True)
+    assert got == {"model": "tiny", **want}
+
+
+def test_forms_and_json_are_the_same_request(service):
+    want = service.ask("/v1/log_prob", model="other", rotations=[[0, 0, 0, 1], [0.5, -0.5, 0.5, 0.5]])
+    form = {"model": "other", "rotations": "[[0, 0, 0, 1], [0.5, -0.5, 0.5, 0.5]]"}
+    response = service.post("/v1/log_prob", files={"image": ("a.png", PNG)}, data=form)
+    assert response.json() == want
+    uri = {"image": "data:image/png;base64," + base64_of(PNG), "model": "other", "rotations": [[0, 0, 0, 1]]}
+    assert service.post("/v1/log_prob", json=uri).json()["log_density"] == want["log_density"][:1]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM"])
+def test_pictures_of_every_kind_and_size_are_read_as_the_package_reads_them(service, kind):
+    blob = encoded(picture(1, (20, 31)), kind)
+    with torch.no_grad():
+        want = tiny_model()(Image.open(io.BytesIO(blob))).log_prob(torch.tensor([[0.0, 0.0, 0.0, 1.0]]))
+    got = service.ask("/v1/log_prob", blob, rotations=[[0, 0, 0, -1]])  # either sign
+    assert got["log_density"] == pytest.approx(want.tolist(), abs=1e-3)
+
+
+def test_draws_follow_their_seed_and_carry_their_densities(service):
+    first, again, other = (service.ask("/v1/sample", samples=50, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first["quaternions_xyzw"] != other["quaternions_xyzw"]
+    told = service.ask("/v1/log_prob", rotations=first["quaternions_xyzw"])
+    close = [abs(a - b) < 1e-3 for a, b in zip(told["log_density"], first["log_density"])]
+    assert sum(close) >= 49  # rounded to seven digits, one may fall to the other side of an edge
+    unseeded = [service.ask("/v1/sample", samples=3) for _ in range(2)]
+    assert unseeded[0]["seed"] != unseeded[1]["seed"]
+    assert service.ask("/v1/sample", samples=3, seed=unseeded[0]["seed"]) == unseeded[0]
+
+
+def test_the_posterior_for_pictures_agrees_with_the_other_answers(service):
+    truth = [0.5, 0.5, -0.5, 0.5]
+    got = service.ask("/v1/posterior", samples=300, uniform=40, rotations=[truth], seed=5)
+    points = got["points"]
+    assert points["source"] == [0] + 300 * [1] + 40 * [2]
+    told = service.ask("/v1/log_prob", rotations=points["quaternions_xyzw"])["log_density"]
+    assert sum(abs(a - b) < 2e-3 for a, b in zip(told, points["log_density"])) >= 338
+    predicted = service.ask("/v1/predict", samples=300, seed=5)
+    assert flat({**got, "points": 0}) == pytest.approx(flat({**predicted, "points": 0}), abs=3e-4)
+    assert max(points["mode"]) == len(got["modes"]) - 1
+
+
+@pytest.mark.parametrize("change", [{}, {"chart": "hemisphere", "density": "paper"}])
+def test_answers_do_not_depend_on_the_company(change):
+    service = InProcess({"a": tiny_model(**change), "b": tiny_model(2, **change)}, batch=8)
+    try:
+        requests = []
+        for i in range(16):
+            image = base64_of(encoded(picture(i)))
+            kinds = [
+                ("/v1/predict", {"samples": 0}),
+                ("/v1/predict", {"samples": 60, "seed": i}),
+                ("/v1/sample", {"samples": 20 + i, "seed": i}),
+                ("/v1/log_prob", {"rotations": [[0, 0, 0, 1], [0.6, 0, 0.8, 0]][: 1 + i % 2]}),
+            ]
+            path, fields = kinds[i % 4]
+            requests.append((path, {"image": image, "model": "ab"[i // 8], **fields}))
+        alone = [service.post(path, json=body).json() for path, body in requests]
+        before = service.metric("aquamam_batch_images_count")
+        release = held_up(service)
+        threading.Timer(0.5, release.set).start()
+        together = [response.json() for response in service.together(requests)]
+        batches = service.metric("aquamam_batch_images_count") - before
+        assert batches <= 1 + 16 / 3  # 16 jobs and the one that held them up
+        for one, other in zip(alone, together):
+            assert flat(one) == pytest.approx(flat(other), abs=3e-4)
+    finally:
+        service.close()
+
+
+def flat(value) -> dict:
+    """Nested JSON as one level, numbers by their path."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {f"{key}.{rest}": x for key, part in items for rest, x in flat(part).items()}
+    return {"": value}
+
+
+def test_the_other_systems_are_served_too():
+    torch.manual_seed(0)
+    small = {"dim": 16, "heads": 2, "layers": 1, "hidden": 16, "image_size": SIZE, "stem": (4,), "stem_blocks": (0,)}
+    service = InProcess({"grid": Classification(ClassificationConfig(level=0, **small)).eval()})
+    try:
+        bodies = [{"image": base64_of(encoded(picture(i))), "samples": 40, "seed": 1} for i in range(3)]
+        alone = [service.post("/v1/predict", json=body).json() for body in bodies]
+        release = held_up(service)
+        threading.Timer(0.3, release.set).start()
+        together = [r.json() for r in service.together([("/v1/predict", body) for body in bodies])]
+        for one, other in zip(alone, together):
+            assert flat(one) == pytest.approx(flat(other), abs=3e-4)
+        assert service.get("/v1/models").json()["models"][0]["kind"] == "classification"
+    finally:
+        service.close()
+
+
+def test_what_fails_for_one_does_not_fail_for_the_others():
+    batcher = Batcher(most=8)
+    release = threading.Event()
+    image = torch.zeros(3, SIZE, SIZE, dtype=torch.uint8)
+    model = tiny_model()
+
+    def fine(encoded: Encoded, i: int) -> list[float]:
+        return encoded.plain[i].quaternion
+
+    def broken(encoded: Encoded, i: int) -> None:
+        raise RuntimeError("broken")
+
+    batcher.submit(Job(model=model, image=image, work=lambda e, i: release.wait(10)))
+    jobs = [Job(model=model, image=image, work=broken if i == 1 else fine) for i in range(3)]
+    jobs.append(Job(model=model, image=torch.zeros(3, 4, 4, dtype=torch.uint8), work=fine, deadline=0.0))
+    for job in jobs:
+        batcher.submit(job)
+    release.set()
+    assert len(jobs[0].future.result(10)) == len(jobs[2].future.result(10)) == 4
+    with pytest.raises(RuntimeError, match="broken"):
+        jobs[1].future.result(10)
+    with pytest.raises(TimeoutError):  # too late: it is not even looked at
+        jobs[3].future.result(10)
+    batcher.close()
+
+
+def test_closing_answers_what_is_queued_and_takes_nothing_more():
+    batcher = Batcher()
+    image = torch.zeros(3, SIZE, SIZE, dtype=torch.uint8)
+    jobs = [Job(model=tiny_model(), image=image, work=lambda e, i: e.plain[i]) for _ in range(5)]
+    for job in jobs:
+        batcher.submit(job)
+    batcher.close()
+    assert all(job.future.result(0) for job in jobs)
+    assert not batcher.thread.is_alive()
+    with pytest.raises(Refusal, match="shutting down"):
+        batcher.submit(jobs[0])
+
+
+# --- limits -------------------------------------------------------------------------------------------------------------
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A small PNG file that unpacks to width x height."""
+    import struct
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    row = b"\0" + bytes((width + 7) // 8)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(row * height, 9)) + chunk(b"IEND", b"")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "path", "fields"),
+    [
+        (413, "pixels", "/v1/predict", {"image": base64_of(bomb(5000, 5000))}),
+        (413, "pixels", "/v1/predict", {"image": base64_of(bomb(20_000, 20_000))}),
+        (415, "known kind", "/v1/predict", {"image": base64_of(b"%!PS-Adobe-3.0 EPSF-3.0\n")}),
+        (422, "decoded", "/v1/predict", {"image": base64_of(PNG[: len(PNG) // 2])}),
+        (422, "base64", "/v1/predict", {"image": "?"}),
+        (422, "image", "/v1/predict", {}),
+        (422, "samples", "/v1/predict", {"image": base64_of(PNG), "samples": 2001}),
+        (422, "samples", "/v1/predict", {"image": base64_of(PNG), "samples": 3}),
+        (422, "samples", "/v1/sample", {"image": base64_of(PNG), "samples": 10_001}),
+        (422, "samples", "/v1/sample", {"image": base64_of(PNG), "samples": 10**400}),
+        (422, "rotations", "/v1/log_prob", {"image": base64_of(PNG), "rotations": [[0, 0, 0, 1]] * 10_001}),
+        (422, "rotations", "/v1/log_prob", {"image": base64_of(PNG), "rotations": [[0, 0, 0, float("nan")]]}),
+        (422, "unit norm", "/v1/log_prob", {"image": base64_of(PNG), "rotations": [[0, 0, 0, 0]]}),
+        (422, "rotations", "/v1/log_prob", {"image": base64_of(PNG), "rotations": [[0, 0, 1]]}),
+        (422, "strategy", "/v1/predict", {"image": base64_of(PNG), "strategy": "luck"}),
+        (422, "sampels", "/v1/predict", {"image": base64_of(PNG), "sampels": 7}),
+        (404, "tiny", "/v1/predict", {"image": base64_of(PNG), "model": "../../etc/passwd"}),
+    ],
+)
+def test_each_limit_has_its_status_and_one_sentence(service, status, words, path, fields):
+    text = json.dumps(fields)
+    response = service.post(path, content=text, headers={"content-type": "application/json"})
+    assert response.status_code == status, response.text
+    detail = response.json()["detail"]
+    assert words in detail
+    assert "\n" not in detail
+    assert len(detail) < 400
+
+
+def test_uploads_end_at_the_limit():
+    service = InProcess(upload_bytes=5000)
+    try:
+        large = service.post("/v1/predict", content=b"x" * 5001)
+        assert large.status_code == 413
+
+        async def endless():
+            while True:
+                yield b"x" * 1000
+
+        assert service.post("/v1/predict", content=endless()).status_code == 413  # its length is not told beforehand
+        assert service.post("/v1/predict", content=PNG, headers={"content-type": "image/png"}).status_code == 415
+        service.ask("/v1/predict")
+    finally:
+        service.close()
+
+
+def test_slow_uploads_slow_answers_and_full_queues_are_refused():
+    service = InProcess(seconds=0.4, queue=4)
+    try:
+
+        async def dripping():
+            for _ in range(10):
+                yield b"x"
+                import asyncio
+
+                await asyncio.sleep(0.2)
+
+        assert service.post("/v1/predict", content=dripping()).status_code == 408
+        release = held_up(service)
+        begun = time.monotonic()
+        body = {"image": base64_of(PNG)}
+        responses = service.together([("/v1/predict", body)] * 6)
+        assert sorted(r.status_code for r in responses) == [429, 429, 503, 503, 503, 503]
+        assert time.monotonic() - begun < 5
+        assert all(int(r.headers["retry-after"]) >= 1 for r in responses)
+        assert service.get("/healthz").status_code == 200  # the page and the counters stay reachable
+        release.set()
+        service.ask("/v1/predict")
+        assert service.metric('aquamam_requests_total{route="/v1/predict",method="POST",status="429"}') == 2
+        assert service.metric("aquamam_busy_requests") == 0
+    finally:
+        service.close()
+
+
+def test_a_fault_of_the_service_is_a_500_without_a_stack_trace(caplog):
+    class Broken(torch.nn.Module):
+        kind, config, info = "broken", tiny_model().config, {}
+
+        def forward(self, images):
+            raise RuntimeError("secret of the service")
+
+    service = InProcess({"broken": Broken(), "tiny": tiny_model()})
+    try:
+        response = service.post("/v1/predict", json={"image": base64_of(PNG)})
+        assert response.status_code == 500
+        assert "secret" not in response.text
+        assert response.headers["x-request-id"] in response.json()["detail"]
+        assert "secret of the service" in caplog.text  # the log has it
+        service.ask("/v1/predict", model="tiny")
+    finally:
+        service.close()
+
+
+def test_models_that_cannot_be_served_are_told_at_the_start():
+    with pytest.raises(InputError, match="categories"):
+        create_app({"toy": tiny_model(embedding="category", tokens=4)})
+    with pytest.raises(InputError, match="at least one model"):
+        create_app({})
+    with pytest.raises(InputError, match="queue must be positive"):
+        Limits(queue=0)
+
+
+# --- around it ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_description_matches_the_answers(service):
+    told = service.get("/openapi.json").json()
+    for path, answered in {
+        "/v1/predict": schemas.PredictAnswer,
+        "/v1/sample": schemas.SampleAnswer,
+        "/v1/log_prob": schemas.LogProbAnswer,
+        "/v1/posterior": schemas.PosteriorAnswer,
+    }.items():
+        operation = told["paths"][path]["post"]
+        assert {"application/json", "multipart/form-data"} == set(operation["requestBody"]["content"])
+        assert {"200", "404", "408", "413", "415", "422", "429", "503"} == set(operation["responses"])
+        fields = {"rotations": [[0, 0, 0, 1]]} if path == "/v1/log_prob" else {}
+        values = service.ask(path, **fields)
+        answered.model_validate(values, strict=False)
+        assert set(values) <= set(answered.model_fields)
+    models = schemas.ModelsAnswer.model_validate(service.get("/v1/models").json())
+    assert [(m.name, m.object, m.image_size) for m in models.models] == [("tiny", "die", SIZE), ("other", "die", SIZE)]
+    assert service.get("/docs").status_code == 404  # FastAPI's own would load scripts from elsewhere
+
+
+def test_counters_are_in_prometheus_format(service):
+    service.ask("/v1/predict", samples=0)
+    service.get("/made/up/by/someone")
+    text = service.get("/metrics").text
+    for line in text.splitlines():
+        assert re.fullmatch(r'# (HELP|TYPE) .+|[a-z_]+(\{([a-z_]+="[^"\n]*",?)*\})? (\d+(\.\d+)?(e-?\d+)?|\+Inf)', line), line  # fmt: skip
+    assert "made" not in text
+    assert service.metric('aquamam_requests_total{route="other",method="GET",status="404"}') >= 1
+
+
+def test_histograms_are_cumulative_and_labels_are_escaped():
+    histogram = Histogram("h", "help", (1, 2))
+    for value in (0.5, 1, 1.5, 9):
+        histogram.add(value)
+    assert histogram.lines()[:3] == ['h_bucket{le="1"} 2', 'h_bucket{le="2"} 3', 'h_bucket{le="+Inf"} 4']
+    counter = Counter("c", "help", ("path",))
+    counter.add('a"b\n\\')
+    assert 'c{path="a\\"b\\n\\\\"} 1' in render([counter])
+
+
+def test_the_page_brings_its_own_scripts_and_no_others(service):
+    page = service.get("/")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for path in re.findall(r'(?:src|href)="(/[^"]*)"', page.text):
+        assert service.get(path).status_code == 200
+    assert not re.search(r'(?:src|href)="(?!/|data:)', page.text)
+    assert service.get("/assets/page.js").status_code == 404
+    assert service.get("/assets/..%2f..%2fmodel.py").status_code == 404
+    assert service.get("/objects/tiny").json()["name"] == "die"
+    assert service.get("/objects/nothing").status_code == 404
+
+
+def test_names_of_models_cannot_break_the_page():
+    name = "</script><script>alert(1)</script>"
+    service = InProcess({name: tiny_model()})
+    try:
+        assert name not in service.get("/").text
+        assert service.get("/").text.count("<script") == 5
+        service.ask("/v1/predict", model=name)
+    finally:
+        service.close()

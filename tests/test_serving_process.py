@@ -1,0 +1,113 @@
+"""The command: a real process on a real socket, from its first line to its end."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+from services import PNG, encoded, picture, tiny_model
+
+from aquamam.checkpoint import save_model
+from aquamam.cli import main
+from aquamam.commands.serve import name_of
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "cube" / "best.safetensors"
+    save_model(tiny_model(), path)
+    return path
+
+
+def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "aquamam", "serve", str(checkpoint), "--port", "0", "--threads", "1"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address = re.fullmatch(r"aquamam serves cube on (http://127\.0\.0\.1:\d+)\n", line)
+        assert address, line
+        answers: dict[int, set[str]] = {i: set() for i in range(4)}
+
+        def client(i: int) -> None:
+            with httpx.Client(base_url=address[1], timeout=30) as http:
+                for _ in range(5):
+                    blob = encoded(picture(i))
+                    response = http.post("/v1/predict", files={"image": blob}, data={"samples": "16"})
+                    assert response.status_code == 200
+                    answers[i].add(response.text)
+
+        threads = [threading.Thread(target=client, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [len(texts) for texts in answers.values()] == [1, 1, 1, 1]  # the same image, the same answer
+        assert len(set.union(*answers.values())) == 4
+
+        late: list[int] = []
+
+        def ask_late() -> None:
+            response = httpx.post(address[1] + "/v1/predict", files={"image": PNG}, data={"samples": "2000"}, timeout=30)  # fmt: skip
+            late.append(response.status_code)
+
+        thread = threading.Thread(target=ask_late)
+        thread.start()
+        while "aquamam_busy_requests 1\n" not in httpx.get(address[1] + "/metrics").text and thread.is_alive():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        thread.join()
+        assert late == [200]  # what was being worked on is answered
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 0
+        lines = [json.loads(text) for text in errors.splitlines()]
+        requests = [told for told in lines if told["event"] == "request" and told["path"] == "/v1/predict"]
+        assert len(requests) == 21
+        assert all({"time", "id", "status", "ms", "batch", "wait_ms", "model", "bytes_in"} <= told.keys() for told in requests)  # fmt: skip
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--port", "70000"], "--port must lie"),
+        (["--host", "no.such.host.invalid"], "cannot listen"),
+        (["--threads", "0"], "--threads must be"),
+        (["--max-queue", "0"], "queue must be positive"),
+        (["no-such-model"], "no checkpoint"),
+        (["no-such-model.onnx"], "there is none"),
+        (["=x"], "different names"),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_one_sentence(arguments, sentence, capsys):
+    assert main(["serve", "--port", "0", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_told_before_models_are_read(capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["serve", "no-such-model", "--port", str(taken.getsockname()[1])]) == 2
+    assert "cannot listen" in capsys.readouterr().err
+
+
+def test_models_get_short_names(tmp_path):
+    assert name_of("runs/die/best.safetensors") == "die"
+    assert name_of("runs/die") == "die"
+    assert name_of("robots/cup.onnx") == "cup"
+    assert name_of("die") == "die"
