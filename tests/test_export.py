@@ -17,6 +17,7 @@ from aquamam.export import Decoder, Encoder, export, graphs, largest_difference
 from aquamam.model import AQuaMaM, ModelConfig
 from aquamam.onnx_runner import Files, OnnxModel
 from aquamam.rotations import random_quat
+from aquamam.serving.batcher import Encoded
 
 SMALL = {"bins": 12, "dim": 16, "heads": 2, "hidden": 24, "octaves": 3, "image_size": 16}
 CONFIGS = {
@@ -124,6 +125,19 @@ def test_the_runner_reads_pictures_as_the_model_does(exported):
         assert OnnxModel(path)(picture).log_prob(q) == pytest.approx(model(picture).log_prob(q), abs=1e-4)
     with pytest.raises(InputError, match="shape"):
         OnnxModel(path)(torch.rand(2, 3, 5, 5))
+
+
+def test_exported_models_are_served_in_batches(exported, generator):
+    model, path = exported
+    side = model.config.image_size
+    images = torch.randint(256, (3, model.config.channels, side, side), generator=generator, dtype=torch.uint8)
+    together = Encoded(OnnxModel(path), images)
+    q = random_quat((5, 1), generator=generator)
+    with torch.no_grad():
+        for i in range(3):
+            alone = model(images[i : i + 1])
+            assert together.row(i).log_prob(q) == pytest.approx(alone.log_prob(q), abs=1e-4)
+            assert together.plain[i].quaternion == pytest.approx(alone.mode[0].tolist(), abs=1e-6)
 
 
 def test_the_documentation_is_true(exported, monkeypatch, capsys):
