@@ -15,7 +15,7 @@ from scipy.spatial.transform import Rotation
 from aquamam.checkpoint import load
 from aquamam.cli import main
 from aquamam.errors import InputError
-from aquamam.experiments import demo, hemisphere, peak, toy
+from aquamam.experiments import demo, hemisphere, judging, peak, toy
 from aquamam.experiments.fit import FAST, PAPER, Fit, FitConfig, warm_up_and_decay
 from aquamam.experiments.pairs import Pairs, Sentences
 from aquamam.experiments.results import write_result
@@ -195,7 +195,7 @@ def test_the_fast_schedule_warms_up_and_decays():
 
 def test_samples_of_a_learned_model_match_the_truth(learned):
     model, sentences, _ = learned
-    judged = toy.judge(sentences.pairs, toy.draw(model, sentences, 6000, seed=1))
+    judged = judging.judge(sentences.pairs, toy.draw(model, sentences, 6000, seed=1))
     assert judged["samples"] == sum(row["samples"] for row in judged["viewpoints"]) == 6000
     assert judged["wrong_sentences"] < 30
     assert judged["mean_distance_deg"] < 3.5  # the first rotation is near 180 degrees, where cells are wide
@@ -208,7 +208,7 @@ def test_samples_of_a_learned_model_match_the_truth(learned):
 def test_perfect_samples_are_judged_perfect():
     pairs = toy.toy_pairs()
     category = pairs.category.repeat(3)
-    judged = toy.judge(pairs, toy.Drawn(category, -pairs.q.repeat(3, 1), torch.zeros(189, dtype=torch.bool)))
+    judged = judging.judge(pairs, judging.Drawn(category, -pairs.q.repeat(3, 1), torch.zeros(189, dtype=torch.bool)))
     assert judged["mean_distance_deg"] == pytest.approx(0, abs=1e-5)
     assert judged["wrong_sentences"] == 0
     for i, row in enumerate(judged["viewpoints"]):
@@ -220,8 +220,8 @@ def test_perfect_samples_are_judged_perfect():
 def test_lopsided_samples_are_caught():
     even, lopsided = ([500, 500, 500, 500], [650, 450, 450, 450])
     random = np.random.default_rng(0)
-    assert toy.compare_shares(np.array(even), random)["p_value"] == pytest.approx(1)
-    found = toy.compare_shares(np.array(lopsided), random)
+    assert judging.compare_shares(np.array(even), random)["p_value"] == pytest.approx(1)
+    found = judging.compare_shares(np.array(lopsided), random)
     assert found["p_value"] < 1e-6
     assert found["total_variation"] == pytest.approx(0.075)
     assert found["total_variation"] > 1.5 * found["total_variation_of_truth"]

@@ -1,57 +1,99 @@
-"""`aquamam reproduce`: an experiment of the paper, its numbers as a table and OUT/NAME.json, its figures as PNG."""
+"""`aquamam reproduce`: an experiment of the paper, its numbers as a table and OUT/NAME.json, its figures as PNG, its section as HTML."""
 
 import argparse
 import os
 from pathlib import Path
 from typing import Any
 
-HELP = "Run an experiment of the paper; write OUT/NAME.json and figures."
+HELP = "Run an experiment of the paper; write OUT/NAME.json, figures and a page."
 EXAMPLES = """  aquamam reproduce toy                       63 rotations of six viewpoints: a few minutes on two cores
+  aquamam reproduce toy --systems aquamam ipdf mog
   aquamam reproduce toy --batches sampled     the same with random batches of 128, as in the paper
-  aquamam reproduce toy --optimizer paper     the paper's recipe to the letter: hours
-  aquamam reproduce peak                      all probability on one rotation
-  aquamam reproduce hemisphere                Figure 2: a density on the disk becomes one on the hemisphere
-A run that was stopped goes on when the same command is run again.
+  aquamam reproduce toy --scale paper         the paper's recipe to the letter: for a GPU
+  aquamam reproduce die --model runs/die      Figures 7 and 8 from a trained model
+  aquamam reproduce all --out out/report      everything, bound into out/report/report.html
+  aquamam reproduce comparison                all systems on distributions of known density: docs/comparison.md
+A fit that was stopped goes on when the same command is run again.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     experiments = parser.add_subparsers(dest="experiment", metavar="EXPERIMENT", required=True)
 
-    toy = experiments.add_parser("toy", help="Section 4.1: mode proportions, wrong sentences, distances")
-    _common(toy, "toy")
-    _fitting(toy)
-    toy.add_argument("--samples", type=int, default=40_000, help="from the hierarchical model (default: 40000)")
-    toy.add_argument(
-        "--systems", nargs="+", default=["aquamam"], metavar="NAME", help="which systems to run (default: aquamam)"
-    )
-    toy.set_defaults(experiment_run=_run_toy)
+    def add(name: str, help: str, run: Any, *, scale: bool = False, seed: bool = True) -> argparse.ArgumentParser:
+        sub = experiments.add_parser(name, help=help)
+        sub.add_argument("--out", type=Path, default=Path("out") / name, help=f"folder to write (default: out/{name})")
+        if seed:
+            sub.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
+        if scale:
+            sub.add_argument(
+                "--scale", choices=["cpu", "paper"], default="cpu",
+                help="cpu: reduced where it must be, and said so; paper: the paper's sizes, for a GPU (default: cpu)",
+            )  # fmt: skip
+        sub.add_argument("--threads", type=int, help="cores to use (default: all)")
+        sub.set_defaults(experiment_run=run)
+        return sub
 
-    peak = experiments.add_parser("peak", help="appendix: all probability on one rotation")
-    _common(peak, "peak")
+    unimodal = add("unimodal", "Figure 1: the Bingham estimate between two rotations", _run_unimodal)
+    unimodal.add_argument("--steps", type=int, default=600, help="of the fit (default: 600)")
+
+    hemisphere = add("hemisphere", "Figure 2: from the disk to the hemisphere", _run_hemisphere)
+    hemisphere.add_argument("--points", type=int, default=500_000, help="to fit the mixture to (default: 500000)")
+    hemisphere.add_argument("--bins", type=int, default=200, help="on each axis of the disk (default: 200)")
+
+    constraint = add("constraint", "Figure 3: legal, cut and illegal bins", _run_constraint, seed=False)
+    constraint.add_argument("--qx", type=float, default=0.7, help="the first component (default: 0.7)")
+    constraint.add_argument("--bins", type=int, default=10, help="of [-1, 1] (default: 10)")
+
+    toy = add("toy", "Section 4.1, Figures 5 and 6: mode proportions, wrong sentences, distances", _run_toy, scale=True)
+    _fitting(toy)
+    _others(toy)
+    toy.add_argument(
+        "--systems", nargs="+", default=["aquamam"], metavar="NAME", help="of aquamam, ipdf and mog (default: aquamam)"
+    )
+
+    mog = add("mog", "appendix: mixtures of Gaussians instead of bins", _run_mog, scale=True)
+    _others(mog)
+
+    peak = add("peak", "appendix: all probability on one rotation", _run_peak, scale=True)
     _fitting(peak)
     peak.add_argument(
         "--rotation", type=float, nargs=4, metavar=("X", "Y", "Z", "W"),
         help="unit quaternion xyzw (default: one at which the bins allow the paper's 29.51)",
     )  # fmt: skip
-    peak.set_defaults(experiment_run=_run_peak)
 
-    hemisphere = experiments.add_parser("hemisphere", help="Figure 2: from the disk to the hemisphere")
-    _common(hemisphere, "hemisphere")
-    hemisphere.add_argument("--points", type=int, default=500_000, help="to fit the mixture to (default: 500000)")
-    hemisphere.add_argument("--bins", type=int, default=200, help="on each axis of the disk (default: 200)")
-    hemisphere.set_defaults(experiment_run=_run_hemisphere)
+    for name, help in (("die", "Section 4.2, Figures 7 and 8"), ("cylinder", "appendix, Figure 9")):
+        sub = add(name, f"{help}, from a trained model", _run_object)
+        sub.add_argument("--model", help=f"bundled name or checkpoint (default: {name}, if it is bundled)")
+        sub.add_argument("--images", type=int, default=300, help="fresh renders to judge it on (default: 300)")
 
+    throughput = add("throughput", "Section 4.2: likelihood and prediction against IPDF", _run_throughput)
+    _throughput(throughput)
 
-def _common(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument("--out", type=Path, default=Path("out") / name, help=f"folder to write (default: out/{name})")
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
+    comparison = add("comparison", "all systems on distributions of known density", _run_comparison, scale=True)
+    comparison.add_argument("--seconds", type=float, help="CPU seconds of a fit (default: 8; 600 at the scale paper)")
+    comparison.add_argument("--systems", nargs="+", metavar="NAME", help="some of them (default: all)")
+    comparison.add_argument("--distributions", nargs="+", metavar="NAME", help="some of them (default: all)")
+    comparison.add_argument("--page", type=Path, help="where to write the page (default: OUT/comparison.md)")
+
+    everything = add("all", "all of them, bound into one report", _run_all, scale=True)
+    _fitting(everything)
+    _others(everything)
+    _throughput(everything)
+    everything.add_argument(
+        "--systems", nargs="+", default=["aquamam", "ipdf", "mog"], metavar="NAME", help="on the toy (default: all)"
+    )
+    everything.add_argument("--die", metavar="MODEL", help="the die's model (default: the bundled one)")
+    everything.add_argument("--cylinder", metavar="MODEL", help="the cylinder's model (default: the bundled one)")
+    everything.add_argument("--images", type=int, default=300, help="fresh renders of each object (default: 300)")
+    everything.add_argument("--only", nargs="+", metavar="NAME", help="some of the experiments (default: all)")
+    everything.add_argument("--keep", action="store_true", help="take results that are already in OUT")  # fmt: skip
 
 
 def _fitting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--optimizer", choices=["fast", "paper"], default="fast",
-        help="fast: minutes; paper: Adam 1e-4, random batches, halved on plateaus, as in Section A.5 (default: fast)",
+        "--optimizer", choices=["fast", "paper"],
+        help="of AQuaMaM; fast: minutes; paper: Adam 1e-4, random batches, halved on plateaus, as in Section A.5 (default: by the scale)",
     )  # fmt: skip
     parser.add_argument(
         "--batches", choices=["expected", "sampled"],
@@ -60,27 +102,55 @@ def _fitting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps",
         type=int,
-        help="optimiser steps (default: 700 for the toy, 300 for the peak, 195312 for --optimizer paper)",
+        help="AQuaMaM's optimiser steps (default: 700 for the toy, 300 for the peak, 195312 for --optimizer paper)",
     )
     parser.add_argument("--lr", type=float, help="largest learning rate")
-    parser.add_argument("--threads", type=int, help="cores to use (default: all)")
+
+
+def _others(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--samples", type=int, default=40_000, help="from the hierarchical model (default: 40000)")
+    parser.add_argument("--other-steps", type=int, help="steps of IPDF and MoG (default: by the scale)")
+    parser.add_argument("--negatives", type=int, help="of IPDF (default: 511; 4095 at the scale paper)")
+    parser.add_argument("--level", type=int, help="of IPDF's grid of 72 * 8^level rotations (default: 4; 5 at the scale paper)")  # fmt: skip
+
+
+def _throughput(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved measurements (default: 3)")
+    parser.add_argument("--timed-level", type=int, default=5, help="of IPDF's grid when it is timed (default: 5)")
 
 
 def fit_config(args: argparse.Namespace, **defaults: Any) -> Any:
-    """The recipe that the arguments ask for."""
+    """AQuaMaM's recipe that the arguments ask for."""
     from dataclasses import replace
 
     from aquamam.experiments.fit import RECIPES
 
+    optimizer = args.optimizer or ("paper" if args.scale == "paper" else "fast")
     given = {name: getattr(args, name) for name in ("batches", "steps", "lr", "seed")}
     chosen = {name: value for name, value in given.items() if value is not None}
-    return replace(RECIPES[args.optimizer], **{**(defaults if args.optimizer == "fast" else {}), **chosen})
+    return replace(RECIPES[optimizer], **{**(defaults if optimizer == "fast" else {}), **chosen})
+
+
+def scale_of(args: argparse.Namespace) -> Any:
+    """The other systems' sizes that the arguments ask for."""
+    from dataclasses import replace
+
+    from aquamam.experiments.toy_others import SCALES
+    from aquamam.grid import grid_size
+
+    scale = SCALES[args.scale]
+    steps = {} if args.other_steps is None else {"steps": args.other_steps}
+    given = {"negatives": args.negatives, "level": args.level}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    grid_size(chosen.get("level", scale.level))
+    ipdf, mog = (replace(fit, seed=args.seed, **steps) for fit in (scale.ipdf, scale.mog))
+    return replace(scale, ipdf=ipdf, mog=mog, **chosen)
 
 
 def run(args: argparse.Namespace) -> int:
     # On a shared machine two threads that spin while they wait for each other cost three times the work itself.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    if getattr(args, "threads", None) is not None:
+    if args.threads is not None:
         import torch
 
         from aquamam.errors import InputError
@@ -91,91 +161,110 @@ def run(args: argparse.Namespace) -> int:
     return args.experiment_run(args)
 
 
+def _tell(args: argparse.Namespace, result: dict[str, Any]) -> int:
+    from aquamam.experiments.sections import Section
+
+    section = Section.from_dict(result["section"])
+    print(section.lines())
+    files = [f"{section.name}.json", f"{section.name}.html", *(figure.file for figure in section.figures)]
+    print(f"\n{args.out}: {', '.join(files)}")
+    return 0
+
+
+def _run_unimodal(args: argparse.Namespace) -> int:
+    from aquamam.experiments import unimodal
+
+    return _tell(args, unimodal.run(args.out, seed=args.seed, steps=args.steps))
+
+
+def _run_hemisphere(args: argparse.Namespace) -> int:
+    from aquamam.experiments import hemisphere
+
+    return _tell(args, hemisphere.run(args.out, seed=args.seed, points=args.points, bins=args.bins))
+
+
+def _run_constraint(args: argparse.Namespace) -> int:
+    from aquamam.experiments import constraint
+
+    return _tell(args, constraint.run(args.out, first=args.qx, bins=args.bins))
+
+
 def _run_toy(args: argparse.Namespace) -> int:
     from aquamam.experiments import toy
     from aquamam.experiments.results import table
 
-    result = toy.run(args.out, fit_config(args), args.samples, tuple(args.systems))
-    paper = result["paper"]
-    print(
-        table(
-            [
-                ("toy, AQuaMaM", "here", "paper", "bound"),
-                ("log-likelihood (volume pi^2)", f"{result['log_likelihood']:.4f}", f"{paper['log_likelihood']}", f"<= {result['ceiling']:.4f}"),
-                (f"wrong sentences of {result['samples']:,}", f"{result['wrong_sentences']}", f"{paper['wrong_sentences']}", ""),
-                ("mean distance to a mode (deg)", f"{result['mean_distance_deg']:.4f}", f"{paper['mean_distance_deg']}", ""),
-                ("seconds, training + sampling", f"{result['training_seconds']:.0f} + {result['sampling_seconds']:.0f}", "9000 (V100)", ""),
-                ("CPU seconds, all threads", f"{result['cpu_seconds']:.0f}", "", ""),
-            ]
-        )
-    )  # fmt: skip
-    print()
-    head = (
-        "viewpoint",
-        "modes",
-        "samples",
-        "total variation",
-        "of truth",
-        "ratio",
-        "chi-square p",
-        "exact TV",
-        "stray mass",
-    )
-    rows = [head]
-    for v in result["viewpoints"]:
-        ratio = v["total_variation"] / v["total_variation_of_truth"] if v["total_variation_of_truth"] else 0.0
-        rows.append(
-            (
-                str(v["viewpoint"]), str(len(v["counts"])), f"{v['samples']:,}", f"{v['total_variation']:.4f}",
-                f"{v['total_variation_of_truth']:.4f}", f"{ratio:.2f}", f"{v['p_value']:.3f}",
-                f"{v['exact_total_variation']:.1e}", f"{v['stray']:.1e}",
-            )
-        )  # fmt: skip
-    print(table(rows))
-    print(f"\n{args.out}: toy.json, toy_proportions.png, toy_curve.png, model.safetensors")
-    return 0
+    result = toy.run(args.out, fit_config(args), args.samples, tuple(args.systems), scale_of(args))
+    for name in args.systems:
+        print(table(toy.viewpoint_rows(name, result if name == result["system"] else result[name])), end="\n\n")
+    return _tell(args, result)
+
+
+def _run_mog(args: argparse.Namespace) -> int:
+    from aquamam.experiments import mog
+
+    return _tell(args, mog.run(args.out, scale_of(args), samples=args.samples))
 
 
 def _run_peak(args: argparse.Namespace) -> int:
     import torch
 
     from aquamam.experiments import peak
-    from aquamam.experiments.results import table
 
     rotation = None if args.rotation is None else torch.tensor(args.rotation, dtype=torch.float64)
-    result = peak.run(args.out, fit_config(args, steps=peak.QUICK.steps), rotation)
-    paper = result["paper"]
-    q = ", ".join(f"{x:.4f}" for x in result["rotation_xyzw"])
-    print(f"peak at the rotation xyzw = ({q}), an angle of {result['angle_deg']:.1f} degrees")
-    print(
-        table(
-            [
-                ("log-likelihood", "here", "ceiling", "paper", "flow of Liu et al. 2023"),
-                ("volume pi^2", f"{result['log_likelihood']:.4f}", f"{result['ceiling']:.4f}", f"{paper['log_likelihood']}", ""),
-                ("volume 1", f"{result['log_likelihood_volume_1']:.4f}", f"{result['ceiling_volume_1']:.4f}", "", f"{paper['flow_of_liu_2023_volume_1']}"),
-            ]
-        )
-    )  # fmt: skip
-    print(
-        f"\n{result['steps']} steps in {result['seconds']:.0f} s; {args.out}: peak.json, peak_curve.png, model.safetensors"
+    return _tell(args, peak.run(args.out, fit_config(args, steps=peak.QUICK.steps), rotation))
+
+
+def _run_object(args: argparse.Namespace) -> int:
+    from aquamam.experiments import objects
+
+    return _tell(args, objects.run(args.out, args.experiment, model=args.model, images=args.images, seed=args.seed))
+
+
+def _run_throughput(args: argparse.Namespace) -> int:
+    from aquamam.experiments import throughput
+
+    return _tell(args, throughput.run(args.out, level=args.timed_level, rounds=args.rounds, seed=args.seed))
+
+
+def _run_comparison(args: argparse.Namespace) -> int:
+    from aquamam.experiments import comparison
+
+    seconds = args.seconds if args.seconds is not None else {"cpu": 8.0, "paper": 600.0}[args.scale]
+    result = comparison.run(
+        args.out, seconds=seconds, seed=args.seed, systems=args.systems, distributions=args.distributions
     )
+    page = args.page or args.out / "comparison.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(comparison.markdown(result), encoding="utf-8")
+    print(comparison.markdown(result))
+    print(f"{page}, {args.out / 'comparison.json'}")
     return 0
 
 
-def _run_hemisphere(args: argparse.Namespace) -> int:
-    from aquamam.experiments import hemisphere
-    from aquamam.experiments.results import table
+def _run_all(args: argparse.Namespace) -> int:
+    from aquamam.experiments import constraint, everything, hemisphere, mog, objects, peak, throughput, toy, unimodal
 
-    result = hemisphere.run(args.out, seed=args.seed, points=args.points, bins=args.bins)
-    print(
-        table(
-            [
-                (f"mean density of {result['shown']:,} points", "here", "expected", "paper"),
-                ("mixture of whole bins", f"{result['mean_density']:.3f}", f"{result['expected_mean_density']:.3f}", f"{result['paper']['mean_density']}"),
-                ("bins cut at the rim", f"{result['mean_density_cut_bins']:.3f}", f"{result['true_density']:.3f}", ""),
-                ("truth, 1 / 2 pi", f"{result['true_density']:.3f}", "", f"{result['true_density']:.3f}"),
-            ]
-        )
-    )  # fmt: skip
-    print(f"\n{args.out}: hemisphere.json, hemisphere.png")
+    scale, seed = scale_of(args), args.seed
+    steps = {} if args.steps is None else {"steps": args.steps}
+
+    def shown(name: str, model: str | None) -> Any:
+        return lambda out: objects.run(out, name, model=model, images=args.images, seed=seed)
+
+    runs = {
+        "unimodal": lambda out: unimodal.run(out, seed=seed),
+        "hemisphere": lambda out: hemisphere.run(out, seed=seed),
+        "constraint": lambda out: constraint.run(out),
+        "toy": lambda out: toy.run(out, fit_config(args), args.samples, tuple(args.systems), scale),
+        "mog": lambda out: mog.run(out, scale, samples=args.samples),
+        "peak": lambda out: peak.run(out, fit_config(args, **{"steps": peak.QUICK.steps, **steps})),
+        "die": shown("die", args.die),
+        "cylinder": shown("cylinder", args.cylinder),
+        "throughput": lambda out: throughput.run(out, level=args.timed_level, rounds=args.rounds, seed=seed),
+    }
+    report = everything.run(args.out, runs, only=args.only, keep=args.keep, optional=("die", "cylinder"))
+    for section in report.sections:
+        print(section.lines(), end="\n\n")
+    for line in report.missing:
+        print(line)
+    print(f"{report.page}: the whole report")
     return 0

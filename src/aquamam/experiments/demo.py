@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 
 from aquamam.checkpoint import save_model
 from aquamam.experiments.fit import FAST, Fit
+from aquamam.experiments.judging import Drawn, judge
 from aquamam.experiments.pairs import Pairs, Sentences
 from aquamam.experiments.results import BLUE, GREY, ORANGE, save_figure, style, write_result
-from aquamam.experiments.toy import Drawn, draw, judge, toy_pairs
+from aquamam.experiments.toy import draw, toy_pairs
 from aquamam.model import AQuaMaM, ModelConfig
 from aquamam.rotations import quat_to_rotvec
 
@@ -58,7 +59,7 @@ def rotation_balls(path: Path, pairs: Pairs, drawn: Drawn, most: int = 400) -> P
             axis: Any = figure.add_subplot(2, -(-pairs.categories // 2), i + 1, projection="3d")
             true = torch.rad2deg(quat_to_rotvec(pairs.of(i)))
             sampled = torch.rad2deg(quat_to_rotvec(drawn.q[drawn.category == i][:most]))
-            _ball(axis)
+            draw_ball(axis)
             axis.scatter(*sampled.T, s=10, color=BLUE, lw=0, depthshade=False)
             axis.scatter(*true.T, s=90, facecolors="none", edgecolors=ORANGE, linewidths=1.4, depthshade=False)
             meaning = "tells the rotation" if len(true) == 1 else f"{len(true)} rotations look the same"
@@ -70,7 +71,8 @@ def rotation_balls(path: Path, pairs: Pairs, drawn: Drawn, most: int = 400) -> P
         return save_figure(figure, path)
 
 
-def _ball(axis: Any) -> None:
+def draw_ball(axis: Any) -> None:
+    """The ball of rotation vectors, 180 degrees in radius, with its equator and axis, on 3D axes."""
     turn, fall = torch.meshgrid(torch.linspace(0, 2 * torch.pi, 49), torch.linspace(0, torch.pi, 25), indexing="ij")
     sphere = [180 * part.numpy() for part in (turn.cos() * fall.sin(), turn.sin() * fall.sin(), fall.cos())]
     axis.plot_surface(*sphere, color=GREY, alpha=0.09, lw=0, shade=False)

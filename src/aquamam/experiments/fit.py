@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
+from aquamam.baselines.baseline import Baseline
 from aquamam.checkpoint import load_tensors, save_tensors
 from aquamam.errors import InputError
-from aquamam.experiments.pairs import Sentences
+from aquamam.experiments.pairs import Pairs, Sentences
 from aquamam.model import AQuaMaM
 
 SAVE_EVERY = 20.0  # seconds between two saved states
@@ -33,7 +34,9 @@ class FitConfig:
     batch_size: int = 128  # for sampled batches
     steps: int = 700
     lr: float = 3e-3  # the largest
-    decay: str = "exponential"  # or "plateau": halved after five epochs without improvement
+    decay: str = (
+        "exponential"  # "plateau": halved after five epochs without improvement; "cosine": after 1,000 steps of warm-up
+    )
     epoch: int = 313  # steps; plateau only
     beta2: float = 0.95
     eps: float = 1e-12
@@ -44,8 +47,8 @@ class FitConfig:
     def __post_init__(self) -> None:
         if self.batches not in ("expected", "sampled"):
             raise InputError(f"batches must be expected or sampled, got {self.batches!r}.")
-        if self.decay not in ("exponential", "plateau"):
-            raise InputError(f"decay must be exponential or plateau, got {self.decay!r}.")
+        if self.decay not in ("exponential", "plateau", "cosine"):
+            raise InputError(f"decay must be exponential, plateau or cosine, got {self.decay!r}.")
         if self.steps < 1 or self.batch_size < 1 or self.epoch < 1:
             raise InputError(
                 f"steps, batch_size and epoch must be positive, got {self.steps}, {self.batch_size} and {self.epoch}."
@@ -74,11 +77,13 @@ PAPER = FitConfig(
 RECIPES = {"fast": FAST, "paper": PAPER}
 
 
-class Fit:
-    """One fit of a model to sentences. `curve` holds the NLL of a sentence before each step."""
+class _Fit:
+    """One fit of a model to pairs, whatever its loss. `curve` holds the loss before each step."""
 
-    def __init__(self, model: AQuaMaM, sentences: Sentences, config: FitConfig, state: Path | None = None):
-        self.model, self.sentences, self.config, self.state = model, sentences, config, state
+    offset = 0.0  # what a log-likelihood adds to minus the loss
+
+    def __init__(self, model: nn.Module, pairs: Pairs, config: FitConfig, state: Path | None):
+        self.model, self.pairs, self.config, self.state = model, pairs, config, state
         rates = {"components": config.component_rate, "head": config.head_rate, "first_head": config.head_rate}
         groups = [
             {"params": list(part.parameters()), "scale": rates.get(name, 1.0)} for name, part in model.named_children()
@@ -88,7 +93,11 @@ class Fit:
         self.curve: list[float] = []
         self.seconds = self.cpu_seconds = 0.0  # of all sessions; on a shared machine the second is the fairer
         self.lr, self.best, self.bad_epochs, self.idle_halvings = config.lr, math.inf, 0, 0
-        self._identity = {"fit": asdict(config), "model": model.config.to_dict()}
+        self._identity = {"fit": asdict(config), "model": model.config.to_dict()}  # type: ignore[union-attr,operator]
+
+    def loss(self, weight: Float[Tensor, "pairs"], step: int) -> Float[Tensor, ""]:
+        """The mean loss of pairs with these weights, which sum to one."""
+        raise NotImplementedError(f"{type(self).__name__} must define loss.")
 
     @property
     def finished(self) -> bool:
@@ -98,7 +107,6 @@ class Fit:
     def run(self, title: str = "fit") -> None:
         """Go on to the end from the saved state, if there is one; Ctrl-C saves first."""
         self.resume()
-        factor = float(self.sentences.mean(self.sentences.log_factor))
         saved = tick = time.monotonic()
         cpu = time.process_time()
         bar = tqdm(total=self.config.steps, initial=len(self.curve), desc=title, unit="step", disable=None)
@@ -109,7 +117,7 @@ class Fit:
                 cpu_now = time.process_time()
                 self.seconds, self.cpu_seconds = self.seconds + now - tick, self.cpu_seconds + cpu_now - cpu
                 tick, cpu = now, cpu_now
-                bar.set_postfix_str(f"LL {factor - self.curve[-1]:.4f}", refresh=False)
+                bar.set_postfix_str(f"LL {self.offset - self.curve[-1]:.4f}", refresh=False)
                 bar.update()
                 if interrupted() or self.finished or now - saved > SAVE_EVERY:
                     self.save()
@@ -118,23 +126,21 @@ class Fit:
                     raise KeyboardInterrupt
 
     def step(self, step: int) -> float:
-        """One optimiser step; returns the NLL of a sentence before it: exact and expected, or of the batch's sentences."""
+        """One optimiser step; returns the loss before it: exact and expected, or of a batch."""
         self._set_rate(step)
-        weight = self._weights(step)
-        some = weight.nonzero().squeeze(1)  # a batch of 128 leaves out a third of the pairs
-        loss = -(weight[some] * self.sentences.log_probs(self.model, some)).sum()
+        loss = self.loss(self._weights(step), step)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         return float(loss.detach())
 
     def expected_nll(self) -> float:
-        """The exact expected NLL of a sentence now."""
+        """The expected loss now."""
         with torch.no_grad():
-            return -float(self.sentences.mean(self.sentences.log_probs(self.model)))
+            return float(self.loss(self.pairs.weight.float(), len(self.curve)))
 
     def _weights(self, step: int) -> Float[Tensor, "pairs"]:
-        weight = self.sentences.pairs.weight
+        weight = self.pairs.weight
         if self.config.batches == "expected":
             return weight.float()
         # a batch is a pure function of seed and step: nothing random to save
@@ -145,6 +151,9 @@ class Fit:
     def _set_rate(self, step: int) -> None:
         if self.config.decay == "exponential":
             self.lr = self.config.lr * warm_up_and_decay(step / self.config.steps)
+        elif self.config.decay == "cosine":
+            share = min(1.0, step / self.config.steps)
+            self.lr = self.config.lr * min(1.0, (step + 1) / 1000) * (1 + math.cos(math.pi * share)) / 2
         elif step and step % self.config.epoch == 0:
             self._look_for_plateau(self.expected_nll())
         for group in self.optimizer.param_groups:
@@ -188,6 +197,39 @@ class Fit:
         self.curve = tensors["curve"].tolist()
         for key, value in description["numbers"].items():
             setattr(self, key, value)
+
+
+class Fit(_Fit):
+    """AQuaMaM; `curve` holds the NLL of a sentence before each step, exact and expected, or of the batch's sentences."""
+
+    model: AQuaMaM
+
+    def __init__(self, model: AQuaMaM, sentences: Sentences, config: FitConfig, state: Path | None = None):
+        super().__init__(model, sentences.pairs, config, state)
+        self.sentences = sentences
+        self.offset = float(sentences.mean(sentences.log_factor))
+
+    def loss(self, weight: Float[Tensor, "pairs"], step: int) -> Float[Tensor, ""]:
+        some = weight.nonzero().squeeze(1)  # a batch of 128 leaves out a third of the pairs
+        return -(weight[some] * self.sentences.log_probs(self.model, some)).sum()
+
+
+class BaselineFit(_Fit):
+    """Any other system by its own loss; `curve` holds that loss, minus a log-likelihood where the system has one to train on."""
+
+    model: Baseline
+
+    def __init__(self, model: Baseline, pairs: Pairs, config: FitConfig, state: Path | None = None):
+        super().__init__(model, pairs, config, state)
+        self.q, self._row = pairs.side_by_side()
+
+    def loss(self, weight: Float[Tensor, "pairs"], step: int) -> Float[Tensor, ""]:
+        weights = torch.zeros(self.q.shape[:2])
+        weights[self._row, self.pairs.category] = weight * self.pairs.categories  # the loss is a mean over categories
+        # noise is a function of seed and step, so that a resumed fit equals an uninterrupted one
+        seed = int(np.random.SeedSequence([self.config.seed, step]).generate_state(1)[0])
+        generator = torch.Generator().manual_seed(seed)
+        return self.model.loss(torch.arange(self.pairs.categories), self.q, weights=weights, generator=generator)
 
 
 def warm_up_and_decay(share: float) -> float:

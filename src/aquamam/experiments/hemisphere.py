@@ -15,7 +15,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from aquamam.errors import InputError
-from aquamam.experiments.results import BLACK, GREY, ORANGE, save_figure, style, write_result
+from aquamam.experiments.results import BLACK, GREY, ORANGE, save_figure, style
+from aquamam.experiments.sections import Figure as Picture
+from aquamam.experiments.sections import Row, Section, finish
 
 TRUE_DENSITY = 1 / (2 * math.pi)
 PAPER = {"mean_density": 0.154}
@@ -81,8 +83,18 @@ def run(out: Path, *, seed: int = 0, points: int = 500_000, bins: int = 200, sho
         "paper": PAPER,
     }
     draw(out / "hemisphere.png", fresh, density)
-    write_result(out, "hemisphere", result)
-    return result
+    section = Section(
+        name="hemisphere",
+        title="Figure 2: a density on the disk becomes one on the hemisphere",
+        rows=(
+            Row(what=f"mean density of {shown:,} points, whole bins", here=f"{result['mean_density']:.3f}", paper=f"{PAPER['mean_density']}", ceiling=f"expected {result['expected_mean_density']:.3f}"),
+            Row(what="bins cut at the rim", here=f"{result['mean_density_cut_bins']:.3f}", ceiling=f"truth {TRUE_DENSITY:.3f}"),
+            Row(what="truth, 1 / 2 pi", here=f"{TRUE_DENSITY:.3f}", paper=f"{TRUE_DENSITY:.3f}"),
+        ),
+        text=("A bin that the rim cuts spreads its probability over its part outside the disk too, which explains the paper's 0.154.",),
+        figures=(Picture(file="hemisphere.png", caption="Points uniform on the hemisphere, projected onto the disk, and the densities that the mixture gives them."),),
+    )  # fmt: skip
+    return finish(out, section, result)
 
 
 def draw(path: Path, points: np.ndarray, density: np.ndarray) -> Path:

@@ -40,6 +40,21 @@ class Pairs:
         """The rotations of one category."""
         return self.q[self.category == category]
 
+    def counts(self) -> Int[Tensor, "pairs"]:
+        """How many rotations the category of each pair has."""
+        return self.category.bincount()[self.category]
+
+    def side_by_side(self) -> tuple[Float[Tensor, "rows categories 4"], Int[Tensor, "pairs"]]:
+        """Rotations with the categories along the second axis, as a posterior wants its batch, and the row of each pair.
+
+        Where a category has fewer rotations than another, the identity fills its column.
+        """
+        row = (self.category[:, None] == self.category).tril(-1).sum(-1)
+        q = torch.zeros(int(row.max()) + 1, self.categories, 4, dtype=self.q.dtype)
+        q[..., 3] = 1
+        q[row, self.category] = self.q
+        return q, row
+
 
 class Sentences:
     """The token sequences of pairs under a model's cells, and their log-probabilities."""
@@ -54,8 +69,7 @@ class Sentences:
         legal = [cells.first_legal(self.cell[:, : c + 1]) for c in range(2)]
         self._first_legal = torch.stack(legal, 1)  # of the second and third token
         # Categories side by side, as the posterior wants its batch: pair p stands at row self._row[p], column category[p].
-        same = pairs.category[:, None] == pairs.category
-        self._row = same.tril(-1).sum(-1)
+        self._row = pairs.side_by_side()[1]
         shape = (int(self._row.max()) + 1, pairs.categories)
         self._seen = torch.zeros(*shape, 2)
         self._seen[self._row, pairs.category] = self.seen.float()
@@ -89,10 +103,14 @@ class Sentences:
         """Log-probabilities of the sentences of all pairs, or of `some`, under a model: `log_prob` minus `log_factor`, but each category
         is encoded once, the head reads nothing twice, and no tensor of N columns outlives its use."""
         some = torch.arange(len(self.token)) if some is None else some
-        category, row = self.pairs.category[some], self._row[some]
+        category = self.pairs.category[some]
         prefix = model.encode(torch.arange(self.pairs.categories))
-        rows = int(row.max()) + 1
-        states, _ = prefix.states(self._chart[:rows], self._seen[:rows])
+        # categories side by side, as the posterior wants its batch: the n-th pair of a category stands in row n
+        row = (category[:, None] == category).tril(-1).sum(-1)
+        shape = (int(row.max()) + 1, self.pairs.categories)
+        seen, chart = torch.zeros(*shape, 2), torch.zeros(shape, dtype=torch.long)
+        seen[row, category], chart[row, category] = self.seen[some].float(), self.point.chart[some]
+        states, _ = prefix.states(chart, seen)
         states = states[row, category].flatten(0, 1)  # (2 some, dim), the two tokens of a pair adjacent
         start = model.norm(prefix.start)
         labels = self.cell[some, 1:].flatten()

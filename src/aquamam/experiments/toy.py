@@ -1,15 +1,13 @@
 """The toy experiment (Section 4.1 of the paper): six viewpoints, 63 rotations, and how well a model's samples match the truth."""
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
-from scipy.stats import chisquare
+from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
@@ -17,11 +15,12 @@ from aquamam.checkpoint import save_model
 from aquamam.errors import InputError
 from aquamam.experiments import toy_figures
 from aquamam.experiments.fit import FAST, Fit, FitConfig
+from aquamam.experiments.judging import Drawn, judge
 from aquamam.experiments.pairs import Pairs, Sentences
-from aquamam.experiments.results import write_result
+from aquamam.experiments.sections import Figure, Row, Section, finish
+from aquamam.experiments.toy_others import CPU, Scale, run_ipdf, run_mog
 from aquamam.model import AQuaMaM
 from aquamam.presets import model_config
-from aquamam.rotations import geodesic_angle
 
 VIEWPOINTS = 6
 PAPER = {"log_likelihood": 27.12, "wrong_sentences": 23, "samples": 40_000, "mean_distance_deg": 0.04}
@@ -38,17 +37,6 @@ def toy_pairs(viewpoints: int = VIEWPOINTS) -> Pairs:
         q = random.normal(size=(2**i, 4))
         rotations.append(torch.from_numpy(q / np.linalg.norm(q, axis=1, keepdims=True)))
     return Pairs.uniform(rotations)
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """Samples from the hierarchical model: a viewpoint, then a rotation from the model's distribution for it."""
-
-    category: Int[Tensor, "samples"]
-    q: Float[Tensor, "samples 4"]
-    wrong: (
-        Bool[Tensor, "samples"] | None
-    )  # whether the sentence is of no true rotation; None where there are no sentences
 
 
 def draw(model: AQuaMaM, sentences: Sentences, count: int, seed: int) -> Drawn:
@@ -77,40 +65,6 @@ def draw(model: AQuaMaM, sentences: Sentences, count: int, seed: int) -> Drawn:
     true = (category[:, None] == pairs.category) & (charts[:, None] == sentences.point.chart)
     true &= (all_cells[:, None] == sentences.cell).all(-1)
     return Drawn(category, q, ~true.any(1))
-
-
-def judge(pairs: Pairs, drawn: Drawn, seed: int = 0) -> dict[str, Any]:
-    """How samples of any system compare with the truth: distances to the nearest mode, and the shares of the modes."""
-    distance = torch.zeros(len(drawn.q), dtype=torch.float64)
-    viewpoints = []
-    random = np.random.default_rng(seed)
-    for i in range(pairs.categories):
-        mine = drawn.category == i
-        angles = geodesic_angle(drawn.q[mine].double()[:, None], pairs.of(i)[None])
-        distance[mine], mode = angles.min(1)
-        counts = mode.bincount(minlength=angles.shape[1]).numpy()
-        viewpoints.append({"viewpoint": i, **compare_shares(counts, random)})
-        viewpoints[-1]["mean_distance_deg"] = float(torch.rad2deg(distance[mine].mean()))
-    result: dict[str, Any] = {"samples": len(drawn.q), "mean_distance_deg": float(torch.rad2deg(distance.mean()))}
-    if drawn.wrong is not None:
-        result["wrong_sentences"] = int(drawn.wrong.sum())
-        result["wrong_sentences_near_a_mode"] = int((distance[drawn.wrong] < np.deg2rad(1)).sum())
-    return {**result, "viewpoints": viewpoints}
-
-
-def compare_shares(counts: np.ndarray, random: np.random.Generator, trials: int = 4000) -> dict[str, Any]:
-    """Total variation between sampled and uniform shares beside what sampling the truth gives, and the chi-square p-value."""
-    n, modes = int(counts.sum()), len(counts)
-    truth = np.full(modes, 1 / modes)
-    simulated = np.abs(random.multinomial(n, truth, size=trials) / max(n, 1) - truth).sum(1) / 2
-    return {
-        "samples": n,
-        "counts": counts.tolist(),
-        "total_variation": float(np.abs(counts / max(n, 1) - truth).sum() / 2),
-        "total_variation_of_truth": float(simulated.mean()),
-        "total_variation_of_truth_95": float(np.quantile(simulated, 0.95)),
-        "p_value": float(chisquare(counts).pvalue) if modes > 1 and n else 1.0,
-    }
 
 
 def exact_shares(sentences: Sentences, log_p: Float[Tensor, "pairs"]) -> list[dict[str, Any]]:
@@ -162,12 +116,20 @@ def run_aquamam(pairs: Pairs, out: Path, config: FitConfig, samples: int) -> dic
     return result
 
 
-# Systems that can be run on the toy data. The first one's result is the top level of toy.json, the others stand under their names.
-SYSTEMS: dict[str, Callable[[Pairs, Path, FitConfig, int], dict[str, Any]]] = {"aquamam": run_aquamam}
+SYSTEMS = (
+    "aquamam",
+    "ipdf",
+    "mog",
+)  # the first one's result is the top level of toy.json, the others stand under their names
+FILES = ("state.safetensors", "ipdf_state.safetensors", "mog_state.safetensors")
 
 
 def run(
-    out: Path, config: FitConfig = FAST, samples: int = 40_000, systems: tuple[str, ...] = ("aquamam",)
+    out: Path,
+    config: FitConfig = FAST,
+    samples: int = 40_000,
+    systems: tuple[str, ...] = ("aquamam",),
+    scale: Scale = CPU,
 ) -> dict[str, Any]:
     """The whole experiment; returns what OUT/toy.json holds."""
     unknown = [name for name in systems if name not in SYSTEMS]
@@ -176,9 +138,86 @@ def run(
     if samples < 1:
         raise InputError(f"samples must be a positive whole number, got {samples}.")
     pairs = toy_pairs()
-    results = {name: SYSTEMS[name](pairs, out, config, samples) for name in systems}
+    results = {}
+    for name in systems:
+        if name == "aquamam":
+            results[name] = run_aquamam(pairs, out, config, samples)
+        else:
+            results[name] = {"ipdf": run_ipdf, "mog": run_mog}[name](pairs, out, scale, samples)
     main = "aquamam" if "aquamam" in results else systems[0]
-    result = {"system": main, **results.pop(main), **results}
-    write_result(out, "toy", result)
-    (out / "state.safetensors").unlink(missing_ok=True)  # done: running again starts afresh
+    told = section(results)
+    result = finish(out, told, {"system": main, **results[main], **{k: v for k, v in results.items() if k != main}})
+    for name in FILES:
+        (out / name).unlink(missing_ok=True)  # done: running again starts afresh
     return result
+
+
+NAMES = {"aquamam": "AQuaMaM", "ipdf": "IPDF", "mog": "AQuaMaM-MoG"}
+
+
+def diverges(result: dict[str, Any]) -> str:
+    """The verdict on the sampling distribution: the worst viewpoint's total variation beside what sampling the truth gives."""
+    rows = [row for row in result["viewpoints"] if len(row["counts"]) > 1]
+    worst = max(rows, key=lambda row: row["total_variation"] / max(row["total_variation_of_truth"], 1e-12))
+    failed = sum(row["p_value"] < 0.001 for row in rows)
+    return (
+        f"{failed} of {len(rows)} viewpoints with several rotations fail the chi-square test at p < 0.001; the worst, viewpoint "
+        f"{worst['viewpoint']}, has a total variation of {worst['total_variation']:.3f} where sampling the truth gives "
+        f"{worst['total_variation_of_truth']:.3f}"
+    )
+
+
+def viewpoint_rows(name: str, result: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The test of samples viewpoint by viewpoint, as a table."""
+    exact = "stray" in result["viewpoints"][0]
+    rows = [(NAMES[name], "modes", "samples", "total variation", "of truth", "ratio", "chi-square p", *(("exact TV", "stray mass") if exact else ("distance (deg)",)))]  # fmt: skip
+    for v in result["viewpoints"]:
+        ratio = v["total_variation"] / v["total_variation_of_truth"] if v["total_variation_of_truth"] else 0.0
+        last = (
+            (f"{v['exact_total_variation']:.1e}", f"{v['stray']:.1e}") if exact else (f"{v['mean_distance_deg']:.3f}",)
+        )
+        rows.append(
+            (
+                f"viewpoint {v['viewpoint']}", str(len(v["counts"])), f"{v['samples']:,}", f"{v['total_variation']:.4f}",
+                f"{v['total_variation_of_truth']:.4f}", f"{ratio:.2f}", f"{v['p_value']:.3f}", *last,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def section(results: dict[str, dict[str, Any]]) -> Section:
+    """The toy experiment in words."""
+    rows: list[Row] = []
+    text: list[str] = []
+    reductions: list[str] = []
+    figures: list[Figure] = []
+    for name, r in results.items():
+        system, paper = NAMES[name], r["paper"]
+        ceiling = f"{r['ceiling']:.4f}" if np.isfinite(r["ceiling"]) else "none"
+        rows.append(Row(what=f"{system}: mean log-likelihood", here=f"{r['log_likelihood']:.4f}", paper=f"{paper['log_likelihood']}", ceiling=ceiling))  # fmt: skip
+        if name == "ipdf":
+            rows.append(Row(what="IPDF: the same on the grid as it stands", here=f"{r['log_likelihood_on_standing_grid']:.4f}", ceiling=f"{r['honest_ceiling']:.4f}"))  # fmt: skip
+        distance = {"paper": str(paper["mean_distance_deg"])} if "mean_distance_deg" in paper else {}
+        rows.append(Row(what=f"{system}: mean distance of samples to a mode (deg)", here=f"{r['mean_distance_deg']:.4f}", **distance))  # fmt: skip
+        if "wrong_sentences" in r:
+            rows.append(Row(what=f"{system}: wrong sentences of {r['samples']:,}", here=str(r["wrong_sentences"]), paper=f"{paper['wrong_sentences']}"))  # fmt: skip
+        if name == "aquamam":
+            rows.append(Row(what="AQuaMaM: seconds, training + sampling", here=f"{r['training_seconds']:.0f} + {r['sampling_seconds']:.0f}", paper="9000 (V100)"))  # fmt: skip
+            if r["fit"]["batches"] == "expected":
+                reductions.append(f"AQuaMaM: its full size, but {r['steps']:,} steps of the exact expected loss instead of 195,312 random batches.")  # fmt: skip
+        text.append(f"Samples of {system}: {diverges(r)}.")
+        reductions += r.get("reductions", [])
+        picture = "toy_proportions.png" if name == "aquamam" else f"toy_proportions_{name}.png"
+        figures.append(Figure(file=picture, caption=f"Figure 6: shares of the rotations in samples of {system} against the uniform truth."))  # fmt: skip
+        if name == "aquamam":
+            figures.append(Figure(file="toy_curve.png", caption="Figure 5: AQuaMaM's loss and its theoretical minimum."))  # fmt: skip
+        elif name == "ipdf":
+            figures.append(Figure(file="toy_curve_ipdf.png", caption="Figure 5: IPDF's training loss and its theoretical minimum."))  # fmt: skip
+    if "ipdf" in results:
+        masses = ", ".join(f"{m:.2f}" for m in results["ipdf"]["claimed_mass"])
+        text.append(
+            "Each likelihood of IPDF is taken on a grid turned to the true rotation, on which the other rotations of the viewpoint are no grid "
+            f"points. Summed over the true rotations, the probabilities so claimed are {masses} for the six viewpoints; more than 1 cannot "
+            "be a distribution, and no test of likelihood notices. Samples come from one standing grid, which does."
+        )
+    return Section(name="toy", title="Section 4.1, Figures 5 and 6: the toy data of 63 rotations", rows=tuple(rows), text=tuple(text), reductions=tuple(reductions), figures=tuple(figures))  # fmt: skip

@@ -25,7 +25,7 @@ def proportions(path: Path, system: str, viewpoints: list[dict[str, Any]]) -> Pa
             axis.axhspan(truth - noise, truth + noise, color=ORANGE, alpha=0.25, lw=0)
             axis.axhline(truth, color=ORANGE, ls="--", lw=1.6)
             axis.set_xlim(-1, modes)
-            axis.set_ylim(0, 1.35 * truth)
+            axis.set_ylim(0, max(1.35 * truth, 1.25 * float(counts.max()) / n))
             axis.set_xticks(np.arange(0, modes, max(1, modes // 8)))
             plural = "rotation" if modes == 1 else "rotations"
             axis.set_title(f"viewpoint {row['viewpoint']}: {modes} {plural}")
@@ -47,8 +47,16 @@ def proportions(path: Path, system: str, viewpoints: list[dict[str, Any]]) -> Pa
         return save_figure(figure, path)
 
 
-def curve(path: Path, nll: list[float], minimum: float, notes: dict[str, float] | None = None) -> Path:
-    """NLL of a sentence while training, with its theoretical minimum (Figure 5), and what is left of it on a logarithmic axis.
+def curve(
+    path: Path,
+    nll: list[float],
+    minimum: float,
+    notes: dict[str, float] | None = None,
+    *,
+    system: str = "AQuaMaM",
+    what: str = "NLL of a sentence",
+) -> Path:
+    """NLL of a sentence, or another loss, while training, with its theoretical minimum (Figure 5), and what is left of it on a logarithmic axis.
 
     `notes` name heights of the right panel.
     """
@@ -56,14 +64,14 @@ def curve(path: Path, nll: list[float], minimum: float, notes: dict[str, float] 
         figure = Figure(figsize=(9.6, 3.6))
         left, right = figure.subplots(1, 2)
         steps = np.arange(len(nll))
-        left.plot(steps, nll, color=BLUE, lw=2, label="AQuaMaM")
-        left.axhline(minimum, color=ORANGE, ls="--", lw=1.6, label=f"theoretical minimum, {abs(minimum):.4f}")
-        left.set_ylim(-0.03 * max(nll), None)
-        left.set_ylabel("NLL of a sentence (nats)")
+        left.plot(steps, nll, color=BLUE, lw=2, label=system)
+        left.axhline(minimum, color=ORANGE, ls="--", lw=1.6, label=f"theoretical minimum, {minimum + 0.0:.4f}")
+        left.set_ylim(min(0.0, minimum) - 0.03 * (max(nll) - minimum), None)
+        left.set_ylabel(f"{what} (nats)")
         left.legend(loc="upper right")
         gap = np.array(nll) - minimum
         right.semilogy(steps, np.maximum(gap, 1e-6), color=BLUE, lw=1.6)
-        right.set_ylabel("NLL above the minimum (nats)")
+        right.set_ylabel("above the minimum (nats)")
         right.grid(axis="y", color=GREY, alpha=0.3, lw=0.6)
         for note, height in (notes or {}).items():
             right.axhline(height, color=ORANGE, ls=":", lw=1.4)
