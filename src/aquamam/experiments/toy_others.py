@@ -120,9 +120,11 @@ def run_ipdf(pairs: Pairs, out: Path, scale: Scale, samples: int) -> dict[str, A
         standing = model.posterior(viewpoints, normaliser="grid")
         q, row = pairs.side_by_side()
         fixed = standing.log_prob(q)[row, pairs.category]
-        # the mass that the turned grids' density gives to its own cell: it should not exceed the truth's share, and does where it is too sharp
+        # what the turned grids give to the cells of the true rotations, which nothing forbids to sum to more than one
         claimed = turned.double().exp() * cell_volume(scale.level)
         judged, drawing = _judged(pairs, standing, samples, scale.ipdf.seed)
+    least = -math.log((1 + scale.negatives) / math.pi**2)
+    last = fit.curve[-max(1, len(fit.curve) // 20) :]  # negatives make single steps noisy
     ambiguity = float((pairs.weight * pairs.counts().double().log()).sum())
     result = {
         "log_likelihood": _mean(pairs, turned),
@@ -131,6 +133,8 @@ def run_ipdf(pairs: Pairs, out: Path, scale: Scale, samples: int) -> dict[str, A
         "log_likelihood_on_standing_grid": _mean(pairs, fixed),
         "claimed_mass": [float(claimed[pairs.category == i].sum()) for i in viewpoints.tolist()],
         **judged,
+        "training_loss": sum(last) / len(last),
+        "least_training_loss": least,
         "grid": grid_size(scale.level),
         "negatives": scale.negatives,
         **_costs(model, fit, drawing),
@@ -139,7 +143,6 @@ def run_ipdf(pairs: Pairs, out: Path, scale: Scale, samples: int) -> dict[str, A
     }
     save_model(model, out / "ipdf.safetensors", {"experiment": "toy", "log_likelihood": result["log_likelihood"]})
     toy_figures.proportions(out / "toy_proportions_ipdf.png", "IPDF", judged["viewpoints"])
-    least = -math.log((1 + scale.negatives) / math.pi**2)
     toy_figures.curve(out / "toy_curve_ipdf.png", fit.curve, least, system="IPDF", what="training loss")
     return result
 
