@@ -33,6 +33,7 @@ def run(out: Path, scale: Scale = CPU, *, samples: int = 40_000, shown: int = 10
         "samples": shown,
         "mean_distance_deg": float(distance.mean()),
         "median_distance_deg": float(distance.median()),
+        "angle_of_truth_deg": float(torch.rad2deg(quat_to_rotvec(true).norm())),
         "farther_than_1_deg": float((distance > 1).double().mean()),
         "farther_than_10_deg": float((distance > 10).double().mean()),
     }
@@ -51,6 +52,8 @@ def run(out: Path, scale: Scale = CPU, *, samples: int = 40_000, shown: int = 10
         text=(
             "The density has no ceiling: the Gaussians may become as narrow as they like, and the factor 2u / (u² - q²) grows without bound "
             "towards the edge of a component's range.",
+            f"The rotation of the unimodal viewpoint turns by {far['angle_of_truth_deg']:.0f} degrees, close to such an edge (q_w near 0), where a small step "
+            "in q is a large one in s; near 180 degrees opposite points of the ball are almost the same rotation.",
         ),
         reductions=tuple(result["reductions"]),
         figures=(
@@ -74,6 +77,7 @@ def draw_denominators(path: Path) -> Path:
                 ha="center", color=ORANGE, fontsize=9.5, arrowprops={"arrowstyle": "-", "color": ORANGE, "lw": 0.8},
             )  # fmt: skip
             axis.set(xlim=(-u, u), ylim=(0, 1.08 * u**2), xlabel="$q_c$", ylabel="$|u^2 - q_c^2|$")
+            axis.set_xticks([-u, -u / 2, 0, u / 2, u])
             axis.set_title(f"({letter}) u = {u:g}")
         return save_figure(figure, path)
 
@@ -86,13 +90,14 @@ def draw_samples(path: Path, drawn: Tensor, true: Tensor, distance: Tensor) -> P
         ball: Any = figure.add_subplot(grid[0], projection="3d")
         draw_ball(ball)
         ball.scatter(*torch.rad2deg(quat_to_rotvec(drawn)).T, s=7, color=BLUE, lw=0, alpha=0.5, depthshade=False)
-        ball.scatter(*torch.rad2deg(quat_to_rotvec(true)), s=90, color=ORANGE, edgecolors="white", depthshade=False)
-        ball.set_title(f"{len(drawn):,} samples (blue), the true rotation (orange)", y=0.98)
+        ball.scatter(*torch.rad2deg(quat_to_rotvec(true)), s=170, facecolors="none", edgecolors=ORANGE, linewidths=2.2, depthshade=False)  # fmt: skip
+        ball.set_title(f"{len(drawn):,} samples (blue), the true rotation (orange ring)", y=0.98)
         axis = figure.add_subplot(grid[1])
         edges = np.geomspace(0.01, 180, 60)
         axis.hist(distance.clamp(0.01, 180).numpy(), edges.tolist(), color=BLUE)
         axis.axvline(float(distance.median()), color=BLACK, ls="--", lw=1.4)
-        axis.text(float(distance.median()) * 1.08, 0.97, f"median {float(distance.median()):.2f}°", transform=axis.get_xaxis_transform(), va="top")  # fmt: skip
+        side: Any = {"ha": "right"} if float(distance.median()) > 1 else {"ha": "left"}
+        axis.text(float(distance.median()), 1.01, f" median {float(distance.median()):.2f}° ", transform=axis.get_xaxis_transform(), **side)  # fmt: skip
         axis.set(xscale="log", xlim=(0.01, 180), xlabel="distance from the true rotation (deg)", ylabel="samples")
         axis.set_xticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
         axis.grid(axis="y", color=GREY, alpha=0.25, lw=0.6)
