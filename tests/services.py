@@ -52,7 +52,9 @@ class InProcess:
     """Requests straight into the application, without a socket."""
 
     def __init__(self, models: dict[str, Any] | None = None, **limits: Any):
-        self.app = create_app(models or {"tiny": tiny_model()}, Limits(**limits))
+        self.app = create_app(
+            models or {"tiny": tiny_model()}, Limits(**{"seconds": 60, **limits})
+        )  # busy machines are slow
         self.service = self.app.state.service
         self.loop = asyncio.new_event_loop()
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.app), base_url="http://service")

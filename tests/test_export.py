@@ -131,7 +131,7 @@ def test_exported_models_are_served_in_batches(exported, generator):
     model, path = exported
     side = model.config.image_size
     images = torch.randint(256, (3, model.config.channels, side, side), generator=generator, dtype=torch.uint8)
-    together = Encoded(OnnxModel(path), images)
+    together = Encoded(OnnxModel(path), list(images))
     q = random_quat((5, 1), generator=generator)
     with torch.no_grad():
         for i in range(3):

@@ -1,11 +1,12 @@
 """The service: its answers are the package's, alone or in a batch; its limits hold; it ends well."""
 
 import argparse
+import asyncio
 import io
 import json
 import re
+import struct
 import threading
-import time
 import zlib
 
 import pytest
@@ -164,7 +165,8 @@ def test_what_fails_for_one_does_not_fail_for_the_others():
 
     batcher.submit(Job(model=model, image=image, work=lambda e, i: release.wait(10)))
     jobs = [Job(model=model, image=image, work=broken if i == 1 else fine) for i in range(3)]
-    jobs.append(Job(model=model, image=torch.zeros(3, 4, 4, dtype=torch.uint8), work=fine, deadline=0.0))
+    jobs.append(Job(model=model, image=image, work=fine, deadline=0.0))
+    jobs.append(Job(model=model, image=torch.zeros(3, 4, 4, dtype=torch.uint8), work=fine))
     for job in jobs:
         batcher.submit(job)
     release.set()
@@ -173,6 +175,8 @@ def test_what_fails_for_one_does_not_fail_for_the_others():
         jobs[1].future.result(10)
     with pytest.raises(TimeoutError):  # too late: it is not even looked at
         jobs[3].future.result(10)
+    with pytest.raises(InputError, match="shape"):
+        jobs[4].future.result(10)
     batcher.close()
 
 
@@ -194,7 +198,6 @@ def test_closing_answers_what_is_queued_and_takes_nothing_more():
 
 def bomb(width: int, height: int) -> bytes:
     """A small PNG file that unpacks to width x height."""
-    import struct
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -254,26 +257,23 @@ def test_uploads_end_at_the_limit():
 
 
 def test_slow_uploads_slow_answers_and_full_queues_are_refused():
-    service = InProcess(seconds=0.4, queue=4)
+    service = InProcess(seconds=1.5, queue=4)
     try:
 
         async def dripping():
-            for _ in range(10):
+            while True:
                 yield b"x"
-                import asyncio
-
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.1)
 
         assert service.post("/v1/predict", content=dripping()).status_code == 408
         release = held_up(service)
-        begun = time.monotonic()
         body = {"image": base64_of(PNG)}
         responses = service.together([("/v1/predict", body)] * 6)
         assert sorted(r.status_code for r in responses) == [429, 429, 503, 503, 503, 503]
-        assert time.monotonic() - begun < 5
         assert all(int(r.headers["retry-after"]) >= 1 for r in responses)
         assert service.get("/healthz").status_code == 200  # the page and the counters stay reachable
         release.set()
+        service.service.limits = Limits(seconds=60)  # however busy the machine is that runs this test
         service.ask("/v1/predict")
         assert service.metric('aquamam_requests_total{route="/v1/predict",method="POST",status="429"}') == 2
         assert service.metric("aquamam_busy_requests") == 0

@@ -17,6 +17,7 @@ from services import SIZE, encoded, picture, tiny_model
 
 from aquamam.plotting.objects import known_object
 from aquamam.serving.app import create_app
+from aquamam.serving.limits import Limits
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -60,7 +61,9 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(create_app({"tiny": tiny_model()}), port=0, log_config=None))
+    server = uvicorn.Server(
+        uvicorn.Config(create_app({"tiny": tiny_model()}, Limits(seconds=60)), port=0, log_config=None)
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

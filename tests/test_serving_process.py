@@ -1,5 +1,6 @@
 """The command: a real process on a real socket, from its first line to its end."""
 
+import argparse
 import json
 import os
 import re
@@ -9,14 +10,18 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 from services import PNG, encoded, picture, tiny_model
 
 from aquamam.checkpoint import save_model
 from aquamam.cli import main
-from aquamam.commands.serve import name_of
+from aquamam.commands.serve import OPTIONS, add_arguments, name_of
+from aquamam.serving.app import create_app
+from aquamam.serving.limits import Limits
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +34,7 @@ def checkpoint(tmp_path_factory):
 def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "aquamam", "serve", str(checkpoint), "--port", "0", "--threads", "1"],
+        [sys.executable, "-m", "aquamam", "serve", str(checkpoint), "--port", "0", "--threads", "1", "--max-seconds", "60"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
     try:
@@ -40,7 +45,7 @@ def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
         answers: dict[int, set[str]] = {i: set() for i in range(4)}
 
         def client(i: int) -> None:
-            with httpx.Client(base_url=address[1], timeout=30) as http:
+            with httpx.Client(base_url=address[1], timeout=60) as http:
                 for _ in range(5):
                     blob = encoded(picture(i))
                     response = http.post("/v1/predict", files={"image": blob}, data={"samples": "16"})
@@ -58,7 +63,7 @@ def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
         late: list[int] = []
 
         def ask_late() -> None:
-            response = httpx.post(address[1] + "/v1/predict", files={"image": PNG}, data={"samples": "2000"}, timeout=30)  # fmt: skip
+            response = httpx.post(address[1] + "/v1/predict", files={"image": PNG}, data={"samples": "2000"}, timeout=60)  # fmt: skip
             late.append(response.status_code)
 
         thread = threading.Thread(target=ask_late)
@@ -68,7 +73,7 @@ def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
         process.send_signal(signal.SIGTERM)
         thread.join()
         assert late == [200]  # what was being worked on is answered
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 0
         lines = [json.loads(text) for text in errors.splitlines()]
         requests = [told for told in lines if told["event"] == "request" and told["path"] == "/v1/predict"]
@@ -111,3 +116,34 @@ def test_models_get_short_names(tmp_path):
     assert name_of("runs/die") == "die"
     assert name_of("robots/cup.onnx") == "cup"
     assert name_of("die") == "die"
+
+
+def test_the_documentation_is_true(tmp_path):
+    """The Python of docs/serving.md runs, and its tables name the options, defaults and routes that there are."""
+    text = (Path(__file__).parents[1] / "docs" / "serving.md").read_text()
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert set(OPTIONS) <= set(parser.format_help().split())
+    for option, (field, _) in OPTIONS.items():
+        assert f"`{option}`" in text
+        if field != "batch":
+            row = next(line for line in text.splitlines() if f"`{option}`" in line and line.startswith("|"))
+            assert f"{getattr(Limits(), field):,.0f}" in row
+    app = create_app({"tiny": tiny_model()}, Limits(seconds=60))
+    for path in app.openapi()["paths"]:
+        assert f" {path}`" in text
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    (tmp_path / "die.png").write_bytes(PNG)
+    names: dict = {}
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    exec(block, names)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    answer = names["predict"](tmp_path / "die.png", f"http://127.0.0.1:{port}")
+    server.should_exit = True
+    thread.join(20)
+    assert {"quaternion_xyzw", "rotvec", "log_density", "ceiling", "share_within_5_deg", "modes", "ambiguous", "verdict"} <= set(answer)  # fmt: skip
+    assert not app.state.service.batcher.thread.is_alive()  # the end of the application is the end of its thread

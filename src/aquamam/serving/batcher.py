@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +24,7 @@ from aquamam.serving.limits import Refusal
 class Encoded:
     """A batch of images behind a model; the posterior of each is the same, to rounding, as if it were alone."""
 
-    def __init__(self, model: Callable[[Tensor], RotationDistribution], images: UInt8[Tensor, "batch c h w"]):
+    def __init__(self, model: Callable[[Tensor], RotationDistribution], images: Sequence[UInt8[Tensor, "c h w"]]):
         self.model = model
         self.images = images
 
@@ -37,7 +37,7 @@ class Encoded:
     @cached_property
     def posterior(self) -> RotationDistribution:
         """Of all images at once."""
-        return self.model(self.images)
+        return self.model(torch.stack(list(self.images)))
 
     @cached_property
     def plain(self) -> list[Answer]:
@@ -51,7 +51,7 @@ class Encoded:
         if isinstance(self.model, AQuaMaM | OnnxModel):
             assert isinstance(self.posterior, QuaternionSentences)
             return QuaternionSentences(_row(self.posterior.conditionals, i), self.posterior.cells)
-        return self.model(self.images[i : i + 1])  # the other systems' posteriors cannot be taken apart
+        return self.model(self.images[i][None])  # the other systems' posteriors cannot be taken apart
 
 
 def _row(encoded: Any, i: int) -> Conditionals:
@@ -145,7 +145,7 @@ class Batcher:
 
     def _answer(self, jobs: list[Job]) -> None:
         self.seen(len(jobs))
-        encoded = Encoded(jobs[0].model, torch.stack([job.image for job in jobs]))
+        encoded = Encoded(jobs[0].model, [job.image for job in jobs])
         for i in sorted(range(len(jobs)), key=lambda i: jobs[i].cost):
             job = jobs[i]
             job.batch = len(jobs)
