@@ -33,7 +33,7 @@ from aquamam.groups import (
 from aquamam.looks import Difference
 from aquamam.meshes import Mesh
 from aquamam.surface import Surface, directions
-from aquamam.symmetry import MAX_ORDER, SymmetryGroup
+from aquamam.symmetry import SymmetryGroup
 from aquamam.trials import Judge, Tolerance
 
 ANGLES = 1440  # steps of a quarter degree resolve 180 teeth
@@ -41,6 +41,7 @@ EVERY = np.array(
     [0.11, 0.35, 0.74, 1.0, 1.37, 1.93, 2.31, 2.89, 3.3, 4.1, 4.77, 5.6]
 )  # radians that stand for every angle
 CLOSE = 10  # times the tolerance: moments that differ less may belong to an object that looks the same
+MOST = 240  # elements of a group that is found one by one
 LOOSE = 5  # times the tolerance: what near-symmetries may miss
 
 
@@ -214,7 +215,7 @@ def _settled(judge: Judge) -> np.ndarray:
     """The axis about which turns by one and by two and a half radians fit best."""
     axes, step = directions(400)[:200], 0.1  # half of the sphere
     while step > 1e-3:
-        scores = sum(judge.scores(Rotation.from_rotvec(angle * axes), rough=step > 0.02) for angle in (1.0, 2.5))
+        scores = sum(judge.scores(Rotation.from_rotvec(angle * axes), 1000, rough=step > 0.02) for angle in (1.0, 2.5))
         best = int(np.argmin(scores))
         if best == 0:
             step /= 2
@@ -245,15 +246,17 @@ def _slid(judge: Judge, start: Rotation, keep: int = 60) -> Rotation:
 
 
 def _closed(judge: Judge, found: Rotation) -> Rotation:
-    """Symmetries and their products."""
-    while 0 < len(found) < MAX_ORDER:
-        q = found.as_quat()
-        products = Rotation.concatenate([found, *(Rotation.from_quat(row) * found for row in q)])
-        new = distinct(products)[len(found) :]
-        new = new[[judge.seems_to_hold(g) for g in new]] if len(new) else new
-        if len(new) == 0:
-            break
-        found = Rotation.concatenate([found, new])
+    """Symmetries and their products; those closer to one another than half of what the first ones are, are one."""
+    if len(found) > 1:
+        cosine = np.abs(found.as_quat() @ found.as_quat().T)[~np.eye(len(found), dtype=bool)].max()
+        apart = max(APART, math.acos(min(1.0, cosine)))
+        for _ in range(3):
+            products = Rotation.concatenate([found, *(g * found for g in found)])
+            new = distinct(products, apart)[len(found) :]
+            new = [g for g in new if judge.seems_to_hold(g)]
+            if not new or len(found) + len(new) > MOST:
+                break
+            found = Rotation.concatenate([found, *new])
     return found
 
 

@@ -223,8 +223,26 @@ class Surface:
         return index[tuple(place)]
 
     def near(self, points: Float64[np.ndarray, "*batch 3"], rough: bool = False) -> Int64[np.ndarray, "*batch"]:
-        """Points of the cloud nearest to these; `rough` is to two cells of a box of 80, and many times faster far from the surface."""
-        return self._nearest[tuple(np.moveaxis(_cells(points), -1, 0))] if rough else self.tree.query(points)[1]
+        """Points of the cloud near to these: the nearest ones, but to two cells where they are far from the surface or if `rough`."""
+        return (
+            self._near(points, 1, 0.04)[..., 0]
+            if not rough
+            else self._nearest[tuple(np.moveaxis(_cells(points), -1, 0))]
+        )
+
+    def _near(self, points: Float64[np.ndarray, "*batch 3"], k: int, far: float) -> Int64[np.ndarray, "*batch k"]:
+        """The k nearest points of the cloud, or beyond `far` k times a near one: a tree takes long where all of its points are far."""
+        index = self._nearest[tuple(np.moveaxis(_cells(points), -1, 0))]
+        close = np.linalg.norm(self.cloud[0][index] - points, axis=-1) < far
+        found = index[..., None].repeat(k, axis=-1)
+        found[close] = self.tree.query(points[close], np.arange(1, k + 1))[1]
+        return found
+
+    def around(self, points: Float64[np.ndarray, "n 3"], radius: float, most: int = 32) -> Int64[np.ndarray, "n k"]:
+        """Up to `most` points of the cloud within a radius, the nearest one repeated where there are fewer."""
+        found = self.tree.query(points, np.arange(1, most + 1), distance_upper_bound=1.5 * radius)[1]
+        nearest = self.near(points)
+        return np.where(found < len(self.cloud[0]), found, nearest[:, None])
 
     @cached_property
     def neighbours(self) -> Int64[np.ndarray, "f 3"]:
@@ -255,7 +273,7 @@ class Surface:
 
         for first, last in ((0, 4), (4, 24)):
             far = np.flatnonzero(found.distance > enough)
-            near = self.cloud[1][self.tree.query(points[far], last)[1]] if len(far) else np.empty((0, last), np.int64)
+            near = self.cloud[1][self._near(points[far], last, 0.25)]
             for k in range(first, last):
                 new = found.distance[far] > enough
                 new &= near[:, k] != near[:, k - 1] if k else True

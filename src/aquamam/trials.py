@@ -9,7 +9,7 @@ from scipy.spatial.transform import Rotation
 
 from aquamam.errors import InputError
 from aquamam.looks import LEVELS, Look
-from aquamam.surface import Surface, directions
+from aquamam.surface import Surface
 
 POINTS = 4000
 FIRST = 200  # of them decide most cases
@@ -80,11 +80,10 @@ class Judge:
         wrong = np.flatnonzero(np.abs(seen - own).max(-1) > levels)
         if len(wrong) > len(there) // 10:
             return len(wrong)
-        # an edge of paint may lie on the other side: colours all around, as far as the tolerance
-        low = high = seen[wrong]
-        for offset in directions(16) * self.tolerance.distance:
-            near = self.surface.match(there[wrong] + offset, self.tolerance.distance)
-            seen = self.surface.paint(near.face, near.place)
+        # an edge of paint may lie on the other side: all colours as far as the tolerance
+        around, low, high = self.surface.around(there[wrong], self.tolerance.distance), seen[wrong], seen[wrong]
+        for index in around.T:
+            seen = self.surface.cloud_paint[index]
             low, high = np.minimum(low, seen), np.maximum(high, seen)
         return int(((own[wrong] < low - levels) | (own[wrong] > high + levels)).any(-1).sum())
 
@@ -100,7 +99,7 @@ class Judge:
 
     # --- many turns at once -------------------------------------------------------------------------------------------
 
-    def scores(self, turns: Rotation, count: int = 300, rough: bool = False) -> Float64[np.ndarray, " n"]:
+    def scores(self, turns: Rotation, count: int = 150, rough: bool = False) -> Float64[np.ndarray, " n"]:
         """Mean distance to the surface's cloud, in radii, plus with paint the mean change of colour, in parts of 255."""
         scores = []
         for part in np.array_split(turns.as_matrix(), max(1, len(turns) * count // 50_000)):
@@ -119,7 +118,7 @@ class Judge:
         lever = np.cross(self.points, self.surface.normals[self.faces])
         return np.linalg.eigh(lever.T @ lever)[1][:, 0]
 
-    def pulled(self, turns: Rotation, steps: int = 12, count: int = 200, rough: bool = False) -> Rotation:
+    def pulled(self, turns: Rotation, steps: int = 10, count: int = 150, rough: bool = False) -> Rotation:
         r"""Each turn moved so that points lie on the planes of the surface points nearest to them: Gauss-Newton on
         $\sum_i (n_i · (g x_i - y_i))^2$, damped so that a free turn stays where it is; what fits badly does not pull."""
         places, faces = self.surface.cloud
