@@ -189,8 +189,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"- **LL**: mean log-likelihood of {result['held_out']:,} held-out draws, volume π² (uniform: -2.29). The truth's row has minus its entropy, which no "
         "system can exceed but by the noise of the draws; **gap** is what is missing to the truth's own likelihood of the same draws. **ceiling** is the largest log density that the system can express.",
         f"- **distance**: mean angle of {result['drawn']:,} samples to the nearest mode, or point of the curve. **stray**: share farther than 20° from it.",
-        "- **coverage**: share of the modes (or of pieces of the curve) that get at least half of their share of the samples. **TV**: total variation "
-        "between the shares and the true ones.",
+        "- **coverage**: share of the modes (or of pieces of the curve) that get at least half of their share of the samples, each counted to the nearest: "
+        "samples that are spread over everything cover everything, so read it beside stray. **TV**: total variation between the shares and the true ones.",
         "- **µs / LL**, **µs / sample**: CPU time for one of many rotations of one image; what a posterior computes once for an image (IPDF's walk over its "
         "grid) is left out.",
         "- IPDF is normalised on a standing grid of 294,912 rotations, on the point by a grid of 4,608 turned to the truth; the von Mises VAE's likelihood is an "
