@@ -9,6 +9,7 @@ and prints a table, then one JSON line a figure.
 
 import argparse
 import asyncio
+import base64
 import io
 import itertools
 import json
@@ -106,34 +107,32 @@ async def load(
     address: str, process: int, size: int, clients: int, seconds: float, samples: int
 ) -> dict[str, Any]:  # fmt: skip
     """Clients that ask one request after the other; every answer is compared with the one that the image got when it was alone."""
-    blobs = pictures(16, size)
-    form = {"samples": str(samples)}
+    bodies = [request_bytes(blob, samples) for blob in pictures(16, size)]
     seen: Counter[int] = Counter()
     times: list[float] = []
     memory: list[float] = []
     wrong = 0
-    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
-    async with httpx.AsyncClient(base_url=address, timeout=60, limits=limits) as client:
-        alone = []
-        for blob in blobs:
-            response = await client.post("/v1/predict", files={"image": blob}, data=form)
-            alone.append(response.raise_for_status().json())
+    async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+        line = await connect(address)
+        alone = [json.loads((await exchange(*line, body))[2]) for body in bodies]
         before = batches_of((await client.get("/metrics")).text)
         end = time.monotonic() + seconds
 
         async def ask(number: int) -> None:
             nonlocal wrong
             random_ = np.random.default_rng(number)
+            line = await connect(address)
             while time.monotonic() < end:
-                which = int(random_.integers(len(blobs)))
+                which = int(random_.integers(len(bodies)))
                 begun = time.monotonic()
-                response = await client.post("/v1/predict", files={"image": blobs[which]}, data=form)
-                seen[response.status_code] += 1
-                if response.status_code == 200:
+                status, headers, body = await exchange(*line, bodies[which])
+                seen[status] += 1
+                if status == 200:
                     times.append(time.monotonic() - begun)
-                    wrong += not same(response.json(), alone[which])
-                elif response.status_code in (429, 503):
-                    await asyncio.sleep(float(response.headers.get("retry-after", 1)))
+                    wrong += not same(json.loads(body), alone[which])
+                elif status in (429, 503):
+                    await asyncio.sleep(float(headers.get("retry-after", 1)))
+            line[1].close()
 
         async def watch() -> None:
             while time.monotonic() < end:
@@ -158,6 +157,29 @@ async def load(
         "memory_mb": round(memory[-1], 1),
         "memory_growth_mb": round(growth, 1),
     }
+
+
+def request_bytes(image: bytes, samples: int) -> bytes:
+    """A whole request for /v1/predict."""
+    body = json.dumps({"image": base64.b64encode(image).decode(), "samples": samples}).encode()
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: service\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.removeprefix("http://").partition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+) -> tuple[int, dict[str, str], bytes]:
+    """One request on an open connection. A client library takes longer than the service does, and this machine runs both."""
+    writer.write(request)
+    await writer.drain()
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    return int(first.split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
 
 
 def batches_of(metrics: str) -> tuple[float, float]:
