@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from benchmarks.plain import PlainAQuaMaM
 
 import aquamam
 from aquamam.errors import InputError
 from aquamam.model import AQuaMaM, ModelConfig
 from aquamam.presets import MODELS
 from aquamam.rotations import geodesic_angle, random_quat
+from benchmarks.plain import PlainAQuaMaM
 
 TINY = {
     "stem": ModelConfig(
