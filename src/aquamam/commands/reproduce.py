@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _throughput(throughput)
 
     comparison = add("comparison", "all systems on distributions of known density", _run_comparison, scale=True)
-    comparison.add_argument("--seconds", type=float, help="CPU seconds of a fit (default: 8; 600 at the scale paper)")
+    comparison.add_argument("--seconds", type=float, help="CPU seconds of a fit (default: 5; 600 at the scale paper)")
     comparison.add_argument("--systems", nargs="+", metavar="NAME", help="some of them (default: all)")
     comparison.add_argument("--distributions", nargs="+", metavar="NAME", help="some of them (default: all)")
     comparison.add_argument("--page", type=Path, help="where to write the page (default: OUT/comparison.md)")
@@ -229,7 +229,7 @@ def _run_throughput(args: argparse.Namespace) -> int:
 def _run_comparison(args: argparse.Namespace) -> int:
     from aquamam.experiments import comparison
 
-    seconds = args.seconds if args.seconds is not None else {"cpu": 8.0, "paper": 600.0}[args.scale]
+    seconds = args.seconds if args.seconds is not None else {"cpu": 5.0, "paper": 600.0}[args.scale]
     result = comparison.run(
         args.out, seconds=seconds, seed=args.seed, systems=args.systems, distributions=args.distributions
     )

@@ -58,7 +58,7 @@ def run(out: Path, *, first: float = 0.7, bins: int = 10) -> dict[str, Any]:
         name="constraint",
         title=f"Figure 3: bins of q_y given q_x = {first:g}",
         rows=(
-            Row(what="largest |q_y|", here=f"{room:.4f}", paper="0.7141" if first == 0.7 else ""),
+            Row(what="largest |q_y|", here=f"{room:.4f}", paper="√(1 - 0.7²)" if first == 0.7 else ""),
             Row(what=f"of {len(rows)} non-negative bins: legal, cut, illegal", here=", ".join(str(counts[k]) for k in (LEGAL, CUT, ILLEGAL))),
             Row(what="width of the cut bin", here="none is cut" if cut is None else f"{cut['width']:.4f} of {2 / bins:.4f}"),
             Row(what="bins masked by the rule of inner edges", here=str(result["masked"])),
