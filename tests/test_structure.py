@@ -31,6 +31,7 @@ ORDER = [
     ["solids"],
     ["raster", "raster_numpy"],
     ["render"],
+    ["groups", "surface", "looks", "trials", "discovery", "ambiguity"],
     ["datasets"],
     ["parallel"],
     ["labels"],
