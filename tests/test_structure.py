@@ -37,6 +37,7 @@ ORDER = [
     ["labels"],
     ["runfolder"],
     ["training"],
+    ["tempering"],
     ["metrics"],
     ["plotting"],
     ["web"],

@@ -22,12 +22,31 @@ class View:
     solid: str
     rotation: tuple[float, float, float]
     caption: str
+    truth: str  # what is true of it
 
 
 VIEWS = (
-    View(name="clear", solid="die", rotation=(0.5, 0.6, 0.2), caption="a die that shows three faces"),
-    View(name="five", solid="die", rotation=(0.0, 0.0, 0.3), caption="a die that shows only the five"),
-    View(name="cylinder", solid="cylinder", rotation=(0.4, 0.0, 0.5), caption="a cylinder"),
+    View(
+        name="clear",
+        solid="die",
+        rotation=(0.5, 0.6, 0.2),
+        caption="a die that shows three faces",
+        truth="one rotation gives this picture",
+    ),
+    View(
+        name="five",
+        solid="die",
+        rotation=(0.0, 0.0, 0.3),
+        caption="a die that shows only the five",
+        truth="four rotations give exactly this picture, 90 degrees apart",
+    ),
+    View(
+        name="cylinder",
+        solid="cylinder",
+        rotation=(0.4, 0.0, 0.5),
+        caption="a cylinder",
+        truth="any turn about its axis, and end for end, gives this picture",
+    ),
 )
 
 
@@ -97,9 +116,11 @@ def sentence(shown: Shown) -> str:
     if len(modes) == 1 and modes[0].kind == "point":
         return f"one rotation, known to within {modes[0].radius_deg:.1f} degrees; {shown.error_deg:.1f} degrees from the truth"
     if all(mode.kind == "curve" for mode in modes):
-        return f"{_count(len(modes), 'curve')} of rotations that look alike ({shares}): the picture does not tell the turn about an axis"
+        return (
+            f"{_count(len(modes), 'curve')} of rotations ({shares}): the picture does not tell the turn about an axis"
+        )
     gap = f", {shown.nearest_gap_deg:.0f} degrees apart" if shown.nearest_gap_deg is not None else ""
-    return f"{_count(len(modes), 'mode')} ({shares}){gap}: that many rotations give this picture"
+    return f"{_count(len(modes), 'mode')} ({shares}){gap}: the picture leaves a choice"
 
 
 def _count(n: int, noun: str) -> str:

@@ -31,7 +31,7 @@ def run_showcase(args: argparse.Namespace) -> int:
 
     print("How is the object in the picture turned? Several answers may fit, so the answer is a distribution.\n")
     for shown in showcase.show(args.out, args.seed):
-        print(f"{shown.view.caption}\n  {showcase.sentence(shown)}")
+        print(f"{shown.view.caption} (in truth {shown.view.truth})\n  {showcase.sentence(shown)}")
         print(
             f"  ln p of the prediction {shown.answer.log_density:.2f} (knowing nothing -2.29, ceiling {shown.answer.ceiling:.2f})"
         )
