@@ -81,18 +81,6 @@ def polygon(n: int, radius: float = 1.0) -> np.ndarray:
     return radius * np.stack([np.cos(angle), np.sin(angle)], -1)
 
 
-def gear(teeth: int, depth: float) -> np.ndarray:
-    """An outline with square teeth."""
-    radius = np.tile([1, 1, 1 - depth, 1 - depth], teeth)
-    angle = (
-        2
-        * np.pi
-        * (np.arange(4 * teeth) + np.tile([0, 0.9, 0, 0.9], teeth) - np.tile([0, 1, 0, 1], teeth))
-        / (4 * teeth)
-    )
-    return radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], -1)
-
-
 def tube(centres: np.ndarray, radius: float, around: int = 24, closed: bool = False) -> Mesh:
     """A tube about a curve (n, 3)."""
     along = np.roll(centres, -1, 0) - np.roll(centres, 1, 0) if closed else np.gradient(centres, axis=0)
@@ -119,3 +107,14 @@ def spring(turns: float = 2.5) -> Mesh:
     """A helix: only the half turn about one axis across it is left."""
     t = np.linspace(-1, 1, 160)
     return tube(np.stack([np.cos(np.pi * turns * t), np.sin(np.pi * turns * t), t], -1), 0.15)
+
+
+def lifted(mesh: Mesh, z: float) -> Mesh:
+    return moved(mesh, Rotation.identity(), (0, 0, z))
+
+
+def mug() -> Mesh:
+    """A solid cylinder about z and a handle on its x side, up to which the half turn about x remains."""
+    t = np.linspace(0, np.pi, 40)
+    handle = tube(np.stack([1 + 0.6 * np.sin(t), 0 * t, 0.6 * np.cos(t)], -1), 0.12)
+    return joined(prism(polygon(100), 2.0), handle)

@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "info": "what a preset or a checkpoint is",
     "reproduce": "an experiment of the paper: its numbers and its figures",
     "render": "render a solid or a mesh into a data set",
+    "symmetries": "find the rotations that leave a mesh's look unchanged",
     "train": "train a preset; stopped, it resumes",
     "evaluate": "likelihood, errors, calibration and speed on held-out images",
     "serve": "an HTTP service, and a page that shows the posterior live",

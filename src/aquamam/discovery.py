@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.spatial import ConvexHull, QhullError
+from scipy.spatial.distance import pdist
 from scipy.spatial.transform import Rotation
 
 from aquamam.grid import so3_grid
@@ -102,6 +104,11 @@ class NearSymmetry:
     distance: float  # of the radius, largest from a turned point to the surface
     seen: Difference
 
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        seen = {"pixels": self.seen.share, "levels": self.seen.largest}
+        return {"words": self.words, "quaternion_xyzw": list(self.turn), "distance": self.distance, **seen}
+
 
 def find_symmetries(mesh: Mesh | Surface, *, paint: bool = True, tolerance: Tolerance | None = None) -> Symmetries:
     """The rotations about its own centre that leave the look of a mesh unchanged: its geometry's, and with `paint` its colours' too."""
@@ -115,7 +122,7 @@ def find_symmetries(mesh: Mesh | Surface, *, paint: bool = True, tolerance: Tole
     elements = found.samples(EVERY)
     return Symmetries(
         found=found,
-        centre=tuple(surface.centre.tolist()),
+        centre=tuple((np.round(surface.centre / surface.radius, 9) * surface.radius + 0.0).tolist()),
         radius=surface.radius,
         painted=judge.surface.painted,
         tolerance=tolerance,
@@ -204,7 +211,7 @@ def _anywhere(judge: Judge) -> NamedGroup:
         return _about(judge, axis, flips=True)
     grid = Rotation.from_quat(so3_grid(2).numpy())
     start = grid[np.argsort(judge.scores(grid, 100, rough=True))[:600]]
-    moved = _slid(judge, start) if judge.surface.painted else judge.pulled(start, steps=15, count=150, rough=True)
+    moved = slid(judge, start) if judge.surface.painted else judge.pulled(start, steps=15, count=150, rough=True)
     found = distinct(moved)
     best = found[np.argsort(judge.scores(found, rough=True))[:200]]
     best = best if judge.surface.painted else distinct(judge.pulled(best))
@@ -226,11 +233,11 @@ def _settled(judge: Judge) -> np.ndarray:
     return axes[0]
 
 
-def _slid(judge: Judge, start: Rotation, keep: int = 60) -> Rotation:
+def slid(judge: Judge, start: Rotation, keep: int = 60, rounds: int = 16) -> Rotation:
     """Turns moved a little at a time to where the colours fit better; after a few steps only the best go on."""
     q, step = start, np.full(len(start), 0.12)
     scores = judge.scores(q, 200, rough=True)
-    for round_ in range(16):
+    for round_ in range(rounds):
         if round_ == 6:
             best = np.argsort(scores)[:keep]
             q, step = q[best], step[best]
@@ -305,3 +312,18 @@ def near_symmetries(mesh: Mesh | Surface, exact: Symmetries, most: int = 12) -> 
             distance = max(judge.distance(g) for g in new)
             found.append(NearSymmetry(words=words, turn=(x, y, z, w), distance=distance, seen=seen[worst]))
     return sorted(found, key=lambda near: near.seen)[:most]
+
+
+def models_info(mesh: Mesh, found: Symmetries) -> dict[str, Any]:
+    """An object's entry of BOP's models_info.json: diameter, box and symmetries, in the mesh's units (BOP's are millimetres)."""
+    corners = mesh.vertices[np.unique(mesh.faces)]
+    try:
+        rim = corners[ConvexHull(corners).vertices]
+    except QhullError:  # a flat sheet
+        rim = corners
+    rim = rim[:: max(1, len(rim) // 3000)]
+    low, high = corners.min(0).tolist(), corners.max(0).tolist()
+    entry: dict[str, Any] = {"diameter": float(pdist(rim).max())}
+    entry |= {f"min_{axis}": value for axis, value in zip("xyz", low)}
+    entry |= {f"size_{axis}": top - bottom for axis, bottom, top in zip("xyz", low, high)}
+    return entry | found.to_bop()

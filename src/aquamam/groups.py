@@ -58,7 +58,7 @@ class NamedGroup:
             flips = ["and the half turns about every axis across it"] if len(self.group.elements) > 1 else []
             return [f"every turn about {arrow(self.axis)}", *flips]
         if self.group.order == 1:
-            return ["no rotation but none at all"]
+            return []
         axes: dict[int, list] = {}
         for line in lines_of(Rotation.from_quat(self.group.elements[1:].numpy())):
             axes.setdefault(line.order, []).append(line.axis)

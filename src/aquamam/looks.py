@@ -7,7 +7,7 @@ anyone sees. So a pixel differs by as much as its colour lies outside the range 
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64, UInt8
+from jaxtyping import Float64, UInt8
 from scipy.ndimage import maximum_filter, minimum_filter
 from scipy.spatial.transform import Rotation
 
@@ -26,27 +26,23 @@ class Difference(NamedTuple):
     largest: float  # change of a pixel, in levels
 
 
-def excess(a: UInt8[np.ndarray, "*n h w 3"], b: UInt8[np.ndarray, "*n h w 3"]) -> UInt8[np.ndarray, "*n h w"]:
+def excess(a: UInt8[np.ndarray, "n h w 3"], b: UInt8[np.ndarray, "n h w 3"]) -> UInt8[np.ndarray, "n h w"]:
     """Levels by which pixels of either image lie outside the range of their 3 x 3 neighbourhood in the other."""
-    size = (1,) * (max(a.ndim, b.ndim) - 3) + (3, 3, 1)
-    worst = None
+    outside = np.zeros(a.shape, np.int16)
     for one, other in ((a, b), (b, a)):
-        window = size[-other.ndim :]
-        high, low = maximum_filter(other, window).astype(np.int16), minimum_filter(other, window).astype(np.int16)
-        out = np.maximum(one - high, low - one).max(-1)
-        worst = out if worst is None else np.maximum(worst, out)
-    assert worst is not None
-    return worst.clip(0, 255).astype(np.uint8)
+        high, low = (f(other, (1, 3, 3, 1)).astype(np.int16) for f in (maximum_filter, minimum_filter))
+        outside = np.maximum(outside, np.maximum(one - high, low - one))
+    return outside.max(-1).astype(np.uint8)
 
 
 def compare(
-    a: UInt8[np.ndarray, "*#n h w 4"], b: UInt8[np.ndarray, "*#n h w 4"]
-) -> tuple[Float64[np.ndarray, "*n"], UInt8[np.ndarray, "*n"]]:
+    a: UInt8[np.ndarray, "n h w 4"], b: UInt8[np.ndarray, "n h w 4"]
+) -> tuple[Float64[np.ndarray, " n"], UInt8[np.ndarray, " n"]]:
     """Of images with coverage: the share of the object's pixels that differ by more than LEVELS, and the largest difference."""
     difference = excess(a[..., :3], b[..., :3])
-    covered: Bool[np.ndarray, "*n h w"] = (a[..., 3] > 0) | (b[..., 3] > 0)
+    covered = (a[..., 3] > 0) | (b[..., 3] > 0)
     share = (difference > LEVELS).sum((-1, -2)) / np.maximum(covered.sum((-1, -2)), 1)
-    return share.astype(np.float64), difference.max((-1, -2))
+    return share, difference.max((-1, -2))
 
 
 class Look:
@@ -57,11 +53,15 @@ class Look:
         self.mesh, self.settings = mesh, RenderSettings(size=size)
         self.views = looking_from(directions(views), 1.0 + np.arange(views) * 2.4)
         self.images = self._render(self.views)
+        self._known: dict[bytes, Difference] = {}
 
     def _render(self, R: Float64[np.ndarray, "n 3 3"]) -> UInt8[np.ndarray, "n h w 4"]:
         return render(self.mesh, R, self.settings, alpha=True)
 
     def difference(self, turn: Rotation) -> Difference:
         """What changes when the object is turned in its own frame before it is looked at."""
-        share, largest = compare(self.images, self._render(self.views @ turn.as_matrix()))
-        return Difference(float(share.max()), float(largest.max()))
+        key = np.round(turn.as_quat(canonical=True), 9).tobytes()
+        if key not in self._known:
+            share, largest = compare(self.images, self._render(self.views @ turn.as_matrix()))
+            self._known[key] = Difference(float(share.max()), float(largest.max()))
+        return self._known[key]

@@ -5,10 +5,9 @@ doubled or inverted faces and the file's own origin do not move that point.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -124,8 +123,8 @@ class Surface:
     faces: Int64[np.ndarray, " n"]
 
     @classmethod
-    def of(cls, mesh: Mesh) -> "Surface":
-        """The surface of a mesh in any place and of any size."""
+    def of(cls, mesh: Mesh, centre: Any = None) -> "Surface":
+        """The surface of a mesh in any place and of any size, about the centroid of its hull or another centre."""
         used = np.unique(mesh.faces)
         corners = mesh.vertices[used]
         scale = float(np.abs(corners - corners.mean(0)).max())
@@ -141,11 +140,12 @@ class Surface:
         # about the bounding box first: hulls of far or tiny objects lose digits
         middle = (corners.min(0) + corners.max(0)) / 2
         body = hull_body((corners - middle) / scale)
-        reach = float(np.linalg.norm((corners - middle) / scale - body.centroid, axis=1).max())
-        vertices = ((mesh.vertices - middle) / scale - body.centroid) / reach
-        vertices = np.where(np.abs(vertices) < 4, vertices, 0.0)  # of corners that no face uses
+        origin = body.centroid if centre is None else (np.asarray(centre, float) - middle) / scale
+        reach = float(np.linalg.norm((corners - middle) / scale - origin, axis=1).max())
+        vertices = np.zeros_like(mesh.vertices)  # of corners that no face uses, too
+        vertices[used] = ((corners - middle) / scale - origin) / reach
         placed = replace(mesh, vertices=vertices, normals=crease_normals(vertices, mesh.faces))
-        points, faces = _seen(placed)
+        points, faces = seen(placed, looking_from(directions(VIEWS), 1.0 * np.arange(VIEWS)))
         if len(points) < 100:
             raise InputError(
                 f"an object must be seen from somewhere, {mesh.name!r} fills {len(points)} of {VIEWS * PIXELS**2:,} pixels; "
@@ -153,8 +153,8 @@ class Surface:
             )
         return cls(
             mesh=placed,
-            body=Body(np.zeros(3), body.moments / reach**2, body.skew / reach**3),
-            centre=middle + scale * body.centroid,
+            body=Body((body.centroid - origin) / reach, body.moments / reach**2, body.skew / reach**3),
+            centre=middle + scale * origin,
             radius=scale * reach,
             points=points,
             faces=faces,
@@ -183,10 +183,6 @@ class Surface:
     def plain(self) -> "Surface":
         """The same surface without its paint."""
         return replace(self, mesh=replace(self.mesh, uv=None, texture=None, colours=None)) if self.painted else self
-
-    def some(self, count: int, seed: int = 0) -> Int64[np.ndarray, " m"]:
-        """Indices of a fixed random choice of points."""
-        return np.random.default_rng(seed).permutation(len(self.points))[:count]
 
     # --- nearest places -----------------------------------------------------------------------------------------------
 
@@ -263,27 +259,27 @@ class Surface:
         on the faces around, as long as that brings them nearer."""
         found = Match(np.full(len(points), np.inf), np.zeros(len(points), np.int64), np.zeros((len(points), 3)))
 
-        def try_faces(rows: np.ndarray, face: np.ndarray) -> np.ndarray:
-            place = closest_on_triangles(self.triangles[face], points[rows])
-            distance = np.linalg.norm(place - points[rows], axis=-1)
-            better = distance < found.distance[rows] - 1e-9
-            for column, value in zip(found, (distance, face, place), strict=True):
-                column[rows[better]] = value[better]
-            return rows[better & (distance > enough)]
+        def try_faces(rows: np.ndarray, faces: np.ndarray) -> np.ndarray:
+            """Keep the best of several faces for each of these rows; return the rows that came nearer, but not near enough."""
+            there = points[rows].repeat(faces.shape[1], axis=0)
+            place = closest_on_triangles(self.triangles[faces.ravel()], there).reshape(*faces.shape, 3)
+            distance = np.linalg.norm(place - points[rows, None], axis=-1)
+            best = distance.argmin(1)
+            each = np.arange(len(rows))
+            better = distance[each, best] < found.distance[rows] - 1e-9
+            for column, value in zip(found, (distance, faces, place), strict=True):
+                column[rows[better]] = value[each, best][better]
+            return rows[better & (found.distance[rows] > enough)]
 
+        try_faces(np.arange(len(points)), self.cloud[1][self.near(points, rough=True)][:, None])
         for first, last in ((0, 4), (4, 24)):
             far = np.flatnonzero(found.distance > enough)
-            near = self.cloud[1][self._near(points[far], last, 0.25)]
-            for k in range(first, last):
-                new = found.distance[far] > enough
-                new &= near[:, k] != near[:, k - 1] if k else True
-                try_faces(far[new], near[new, k])
+            if len(far):
+                try_faces(far, self.cloud[1][self._near(points[far], last, 0.25)[:, first:]])
         rows = np.flatnonzero(found.distance > enough)
         for _ in range(12):
-            around = self.neighbours[found.face[rows]] if len(rows) else np.empty((0, 3), np.int64)
-            rows = np.unique(np.concatenate([try_faces(rows, around[:, side]) for side in range(3)]))
-            if len(rows) == 0:
-                break
+            if len(rows):
+                rows = try_faces(rows, self.neighbours[found.face[rows]])
         return found
 
     # --- paint --------------------------------------------------------------------------------------------------------
@@ -305,25 +301,28 @@ class Surface:
         return self.paint(faces, points)
 
 
-def _seen(mesh: Mesh) -> tuple[Float64[np.ndarray, "n 3"], Int64[np.ndarray, " n"]]:
-    """Points that some view shows, and their faces: faces are drawn in a colour each, and the rays meet their planes."""
+def seen(
+    mesh: Mesh, R: Float64[np.ndarray, "v 3 3"], pixels: int = PIXELS
+) -> tuple[Float64[np.ndarray, "n 3"], Int64[np.ndarray, " n"]]:
+    """Points of a mesh of radius 1 that the views R show, one for each pixel, and their faces.
+
+    Faces are drawn in a colour each, and the rays meet their planes.
+    """
     number = np.arange(len(mesh.faces))
     shades = np.stack([number & 255, number >> 8 & 255, number >> 16], -1).astype(np.uint8)
-    bare = Mesh(
-        vertices=mesh.vertices * FIT_RADIUS, faces=mesh.faces, colours=shades[:, None].repeat(3, axis=1), name=mesh.name
-    )
-    settings = RenderSettings(size=PIXELS, supersample=1, ambient=1.0, diffuse=0.0)
-    R = looking_from(directions(VIEWS), np.arange(VIEWS) * 1.0)
-    step = 2 * math.tan(math.radians(settings.fov_deg) / 2) / PIXELS
-    along = (np.arange(PIXELS) + 0.5 - PIXELS / 2) * step
+    vertices, colours = mesh.vertices * FIT_RADIUS, shades[:, None].repeat(3, axis=1)
+    bare = Mesh(vertices=vertices, faces=mesh.faces, colours=colours, name=mesh.name)
+    settings = RenderSettings(size=pixels, supersample=1, ambient=1.0, diffuse=0.0)
+    step = 2 * math.tan(math.radians(settings.fov_deg) / 2) / pixels
+    along = (np.arange(pixels) + 0.5 - pixels / 2) * step
     points, faces = [], []
-    for view, image in _views(bare, R, settings):
+    for view, image in zip(R, render(bare, R, settings, alpha=True), strict=True):
         row, column = np.nonzero(image[..., 3])
         pixel = image[row, column].astype(np.int64)
         face = pixel[:, 0] | pixel[:, 1] << 8 | pixel[:, 2] << 16
         # in object coordinates: the camera's place, and the rays
-        eye = R[view].T @ np.array([0, 0, settings.distance]) / FIT_RADIUS
-        ray = np.stack([along[column], -along[row], np.full(len(row), -1.0)], -1) @ R[view]
+        eye = view.T @ np.array([0, 0, settings.distance]) / FIT_RADIUS
+        ray = np.stack([along[column], -along[row], np.full(len(row), -1.0)], -1) @ view
         a, b, c = mesh.vertices[mesh.faces[face]].swapaxes(0, 1)
         normal = np.cross(b - a, c - a)
         slope = (ray * normal).sum(-1)
@@ -337,10 +336,6 @@ def _seen(mesh: Mesh) -> tuple[Float64[np.ndarray, "n 3"], Int64[np.ndarray, " n
 def _cells(points: Float64[np.ndarray, "*batch 3"]) -> Int64[np.ndarray, "*batch 3"]:
     """Where points lie in a box of half-width 1.02."""
     return ((points + 1.02) * (CELLS / 2.04)).astype(np.int64).clip(0, CELLS - 1)
-
-
-def _views(mesh: Mesh, R: Float64[np.ndarray, "n 3 3"], settings: RenderSettings) -> Iterator[tuple[int, np.ndarray]]:
-    yield from enumerate(render(mesh, R, settings, alpha=True))
 
 
 def _texels(texture: np.ndarray, uv: Float64[np.ndarray, "n 2"]) -> Float64[np.ndarray, "n 3"]:

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from scipy.spatial.transform import Rotation
 
 from aquamam.errors import InputError
 from aquamam.looks import LEVELS, Look
 from aquamam.surface import Surface
 
-POINTS = 4000
+Points = tuple[Float64[np.ndarray, "n 3"], Int64[np.ndarray, " n"]]
+POINTS = 3000
 FIRST = 200  # of them decide most cases
 
 
@@ -34,12 +35,14 @@ class Judge:
     """Says whether a turn leaves a surface, and its paint if it has any, unchanged.
 
     paint_only: the surface is known to stay under every turn that will be tried.
+    part: points of the surface, and their faces, which alone must come to lie on it; else all that can be seen.
     """
 
-    def __init__(self, surface: Surface, tolerance: Tolerance, *, paint_only: bool = False):
+    def __init__(self, surface: Surface, tolerance: Tolerance, *, paint_only: bool = False, part: Points | None = None):
         self.surface, self.tolerance, self.paint_only = surface, tolerance, paint_only
-        chosen = surface.some(POINTS)
-        self.points, self.faces = surface.points[chosen], surface.faces[chosen]
+        points, faces = part or (surface.points, surface.faces)
+        chosen = np.random.default_rng(0).permutation(len(points))[:POINTS]
+        self.points, self.faces = points[chosen], faces[chosen]
         self.colours = surface.paint(self.faces, self.points)
         self._distances: dict[bytes, float] = {}
 

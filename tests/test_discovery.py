@@ -1,0 +1,246 @@
+"""Symmetries are properties of objects, not of files: not of their places, axes, triangles or hidden parts."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from parts import box, joined, lifted, moved, mug, polygon, prism, remeshed, spring, torus
+from scipy.spatial.transform import Rotation
+
+from aquamam.ambiguity import look_from, save_map, view_ambiguity
+from aquamam.cli import main
+from aquamam.discovery import find_symmetries, near_symmetries
+from aquamam.errors import InputError
+from aquamam.groups import fit_group
+from aquamam.meshes import Mesh
+from aquamam.solids import NAMES, solid
+from aquamam.surface import Surface, hull_body
+from aquamam.symmetry import SymmetryGroup
+from aquamam.trials import Tolerance
+
+STILL = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
+
+
+def elsewhere(mesh: Mesh, seed: int) -> tuple[Mesh, Rotation]:
+    """The object in other triangles, turned, scaled and moved away."""
+    rng = np.random.default_rng(seed)
+    turn = Rotation.from_quat(rng.normal(size=4))
+    return moved(remeshed(mesh, rng), turn, rng.normal(size=3) * 3, math.exp(rng.normal())), turn
+
+
+def same_group(a: SymmetryGroup, b: SymmetryGroup, degrees: float) -> bool:
+    """Whether two groups have the same elements, up to an angle."""
+    if (a.order, len(a.elements)) != (b.order, len(b.elements)):
+        return False
+    into = [one.distance(STILL, other.equivalents(STILL, 7)).max() for one, other in ((a, b), (b, a))]
+    return float(max(into)) < math.radians(degrees)
+
+
+# --- groups of objects ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_solid_has_its_group_wherever_it_lies_and_however_it_is_cut(name):
+    mesh, turn = elsewhere(solid(name).mesh, seed=NAMES.index(name))
+    found = find_symmetries(mesh)
+    assert found.group is not None
+    assert same_group(found.group, solid(name).symmetry.conjugated(torch.from_numpy(turn.as_quat())), degrees=0.3)
+    assert found.distance < 0.005
+    assert found.seen.share < 0.002
+
+
+PARTS = {
+    "box of three sides": (box(1, 1.3, 2), "D2"),
+    "square prism": (box(1, 1, 2), "D4"),
+    "seven sides": (prism(polygon(7), 1.5), "D7"),
+    "torus": (torus(), "revolution with flip"),
+    "spring": (spring(), "C2"),
+    "propeller": (joined(prism(polygon(3), 0.6, twist=0.6), lifted(prism(polygon(60, 0.3), 0.5), 0.5)), "C3"),
+    "three boxes": (joined(box(1, 1, 3), box(2, 1, 1, at=(1, 0, -1)), box(1, 1.5, 1, at=(0, 0.75, 1))), "none"),
+    "crossed boxes": (joined(box(1, 3, 1), box(3, 1, 1)), "D4"),
+    "box in a box": (joined(box(1, 1, 1), box(0.2, 0.3, 0.1, at=(0.1, 0.2, 0.1))), "O"),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_have_the_groups_that_one_sees(part):
+    mesh, name = PARTS[part]
+    assert find_symmetries(elsewhere(mesh, seed=1)[0]).found.name == name
+
+
+def test_paint_leaves_the_part_of_the_group_that_keeps_it():
+    two = box(1, 1, 2)
+    top = two.vertices[:, 2:] > 0
+    coloured = replace(two, colours=np.where(top, (200, 30, 30), (30, 30, 200)).astype(np.uint8))
+    assert find_symmetries(coloured).found.name == "C4"
+
+
+def test_a_ball_has_the_symmetries_of_its_paint():
+    ball = solid("sphereX").mesh
+    assert find_symmetries(ball, paint=False).group is None
+    height = np.abs(ball.vertices[:, 1:2]) < 0.3
+    ringed = replace(ball, texture=None, uv=None, colours=np.where(height, 20, 180).repeat(3, 1).astype(np.uint8))
+    found = find_symmetries(ringed)
+    assert found.group is not None
+    assert same_group(found.group, SymmetryGroup.revolution((0, 1, 0), flip=True), degrees=1)
+
+
+def test_the_tolerance_decides_what_is_round():
+    many = Surface.of(prism(polygon(16), 0.5))  # its corners stand out by 1.9 % of the radius
+    assert find_symmetries(many).found.name == "D16"
+    assert find_symmetries(many, tolerance=Tolerance(distance=0.03, pixels=0.02)).found.name == "revolution with flip"
+    with pytest.raises(InputError, match=r"0\.0001 to 0\.2"):
+        Tolerance(distance=2.0)
+
+
+def test_marks_that_only_shading_shows_are_seen():
+    # a cap that leans by 12 degrees on a top that is 0.5 % of the radius high
+    plate = prism(polygon(4, 2**0.5), 1.0)
+    dent = joined(plate, moved(box(0.5, 0.25, 0.02), Rotation.from_rotvec([0.2, 0, 0]), (0.4, 0, 0.5)))
+    assert find_symmetries(plate).found.name == "D4"
+    assert find_symmetries(dent, tolerance=Tolerance(distance=0.05)).found.name == "none"
+
+
+def test_near_symmetries_are_listed_with_what_is_seen_of_them():
+    nearly = Surface.of(box(1, 1.06, 2))
+    exact = find_symmetries(nearly)
+    near = near_symmetries(nearly, exact)
+    assert exact.found.name == "D2"
+    assert {one.words.split(" about")[0] for one in near} >= {"turns by 90°"}
+    assert all(0.01 < one.distance < 0.06 and 0 < one.seen.share < 0.3 for one in near)
+    assert near == sorted(near, key=lambda one: one.seen)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mesh", "why"),
+    [
+        (Mesh(vertices=np.array([(0, 0, 0), (1, 0, 0), (2, 0, 0)], float), faces=np.array([(0, 1, 2)])), "line"),
+        (Mesh(vertices=np.ones((3, 3)), faces=np.array([(0, 1, 2)])), "extent"),
+        (joined(box(1, 1, 1), box(1e-4, 1e-4, 1e-4, at=(500, 0, 0))), "pixels"),
+        (moved(box(1, 1, 1), Rotation.identity(), (1e9, 0, 0), 1e-5), "digits"),
+    ],
+    ids=["line", "point", "stray", "far"],
+)
+def test_meshes_without_a_shape_are_refused_with_the_reason(mesh, why):
+    with pytest.raises(InputError, match=why):
+        find_symmetries(mesh)
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1e7])
+def test_size_and_sheets_do_not_matter(scale):
+    sheet = Mesh(
+        vertices=np.array([(0, 0, 0), (2, 0, 0), (2, 1, 0), (0, 1, 0)], float), faces=np.array([(0, 1, 2), (0, 2, 3)])
+    )
+    found = find_symmetries(moved(sheet, Rotation.identity(), (0, 0, 0), scale))
+    assert found.found.name == "D2"
+    assert found.centre == pytest.approx((scale, scale / 2, 0), abs=1e-6 * scale)
+
+
+# --- what they are made of --------------------------------------------------------------------------------------------
+
+
+def test_the_hull_of_a_box_has_the_moments_of_the_box():
+    body = hull_body(box(1, 2, 3, at=(5, 6, 7)).vertices)
+    assert body.centroid == pytest.approx([5, 6, 7])
+    assert body.moments == pytest.approx(np.diag([1, 4, 9]) / 12)
+    assert body.skew == pytest.approx(np.zeros(3), abs=1e-9)
+
+
+def test_the_skew_of_a_hull_is_that_of_its_volume():
+    rng = np.random.default_rng(0)
+    corners = np.array([(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1.5)])
+    body = hull_body(corners)
+    x = rng.dirichlet((1, 1, 1, 1), 400_000) @ corners - body.centroid
+    assert body.skew == pytest.approx(((x * x).sum(-1, keepdims=True) * x).mean(0), abs=4e-4)
+
+
+@pytest.mark.parametrize("name", ["tetrahedral", "octahedral", "icosahedral"])
+def test_a_group_is_whole_and_exact_though_its_elements_are_neither(name):
+    truth = getattr(SymmetryGroup, name)().conjugated(torch.tensor([0.1, 0.7, -0.5, 0.5]))
+    rng = np.random.default_rng(0)
+    noise = Rotation.from_rotvec(rng.normal(0, 2e-3, (len(truth.elements), 3)))
+    found = (noise * Rotation.from_quat(truth.elements.numpy()))[1:]
+    fitted = fit_group(found, lambda elements: True)
+    assert fitted.group is not None
+    assert same_group(fitted.group, truth, degrees=0.15)
+    part = fit_group(found, lambda elements: len(elements) < 7)  # only small groups are believed
+    assert part.group is not None
+    assert 2 <= part.group.order <= 7
+
+
+def test_a_point_is_matched_with_the_nearest_place_of_all_faces():
+    surface = Surface.of(solid("cylinder").mesh)
+    points = np.random.default_rng(0).normal(size=(200, 3))
+    points *= (np.random.default_rng(1).uniform(0.5, 1.1, 200) / np.linalg.norm(points, axis=1))[:, None]
+    flat, along = np.hypot(points[:, 0], points[:, 2]), np.abs(points[:, 1])
+    half = 0.5**0.5
+    out = np.hypot(np.maximum(flat - half, 0), np.maximum(along - half, 0))
+    truth = np.where(out > 0, out, np.minimum(half - flat, half - along))
+    near = truth < 0.2
+    assert surface.match(points[near]).distance == pytest.approx(truth[near], abs=3e-4)
+
+
+# --- views ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("towards", "count"),
+    [((0, 0, 1), 4), ((0, -1, 0), 2), ((1, 0, 1), 1)],
+)
+def test_a_single_face_of_the_die_has_the_turns_of_its_pips(towards, count):
+    view = look_from(Surface.of(solid("die").mesh), towards)
+    assert (view.count, view.continuous) == (count, False)
+
+
+def test_what_is_hidden_cannot_tell():
+    surface = Surface.of(mug(), centre=(0, 0, 0))
+    behind, beside = look_from(surface, (-1, 0, 0)), look_from(surface, (0, 1, 0))
+    assert behind.continuous
+    assert (beside.count, beside.continuous) == (2, False)  # the mug has a half turn of its own
+
+
+def test_a_view_has_as_many_rotations_as_the_object_at_least(tmp_path):
+    found = view_ambiguity(solid("tet").mesh, views=2)
+    assert found.counts.tolist() == [12] * 2
+    save_map(found, tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size > 10_000
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_what_bop_reads(tmp_path, capsys):
+    part = moved(box(2, 2, 3), Rotation.identity(), (10, 20, 30))
+    lines = [f"v {x} {y} {z}" for x, y, z in part.vertices] + [f"f {a} {b} {c}" for a, b, c in part.faces + 1]
+    (tmp_path / "part.obj").write_text("\n".join(lines))
+    (tmp_path / "models_info.json").write_text('{"7": {"diameter": 1.0}}')
+    arguments = [str(tmp_path / "part.obj"), "--bop", str(tmp_path / "models_info.json"), "--id", "3"]
+    assert main(["symmetries", *arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    infos = json.loads((tmp_path / "models_info.json").read_text())
+    assert set(infos) == {"7", "3"}
+    assert infos["3"] == told["models_info"]
+    assert infos["3"]["diameter"] == pytest.approx(17**0.5)
+    poses = np.array(infos["3"]["symmetries_discrete"]).reshape(-1, 4, 4)
+    assert len(poses) == 7
+    for pose in poses:  # the corners stay where corners are, in the file's coordinates
+        corners = part.vertices @ pose[:3, :3].T + pose[:3, 3]
+        apart = np.linalg.norm(corners[:, None] - part.vertices, axis=-1).min(1)
+        assert apart.max() < 0.01
+    assert same_group(SymmetryGroup.from_bop(infos["3"]), SymmetryGroup.dihedral(4), degrees=0.3)
+
+
+def test_the_command_speaks(capsys):
+    assert main(["symmetries", "tetX", "--suggest"]) == 0
+    text = capsys.readouterr().out
+    assert "geometry alone: 12 rotations look the same (tetrahedral)" in text
+    assert "geometry and colours: 3 rotations look the same (C3)" in text
+    assert "half turn about" in text
+    assert main(["symmetries", "cube", "--texture"]) == 2
+    assert main(["symmetries", "nowhere.stl"]) == 2
