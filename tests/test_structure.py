@@ -39,6 +39,7 @@ ORDER = [
     ["training"],
     ["tempering"],
     ["metrics"],
+    ["regions", "fusion"],
     ["plotting"],
     ["web"],
     ["figures"],

@@ -5,6 +5,7 @@ that tells the logits of the next bin.
 """
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -46,6 +47,7 @@ class RotationDistribution(Distribution):
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.independent(constraints.real, 1)
     has_rsample = False
+    calibration: dict[str, Any] | None = None  # held-out scores of the model that made it; see `regions`
 
     def __init__(self, batch: int, *, ceiling: float = float("inf")):
         self._batch = batch  # images behind the distribution; batch_shape may be an expanded view of them
@@ -130,6 +132,10 @@ class RotationDistribution(Distribution):
             surprise = -self.log_prob(self.sample((samples,), generator=generator))
         return Estimate(surprise.mean(0), surprise.std(0) / samples**0.5)
 
+    def region(self, level: float = 0.9, **options: Any) -> Any:
+        """The highest-density regions that hold the truth with this probability: `regions.region`, where the options stand."""
+        return import_module("aquamam.regions").region(self, level, **options)
+
     def expand(self, batch_shape: Any, _instance: Any = None) -> "RotationDistribution":
         """A view with a larger batch shape; nothing is copied."""
         batch_shape = torch.Size(batch_shape)
@@ -164,6 +170,11 @@ class RotationDistribution(Distribution):
 def _broadcastable(a: torch.Size, b: torch.Size) -> bool:
     """Whether quaternions of shape a fit a batch of shape b: a may lack or repeat batch axes, never add to them."""
     return all(x == y or x == 1 for x, y in zip(reversed(a), reversed(b)))
+
+
+def carry_calibration(model: Any, inputs: Any, posterior: Any) -> None:
+    """A forward hook: posteriors know the held-out scores of the model that made them."""
+    posterior.calibration = getattr(model, "info", {}).get("calibration")
 
 
 @runtime_checkable

@@ -1,0 +1,199 @@
+"""Regions hold the truth as often as they promise, also when the model behind them is wrong about itself."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from binghams import bingham_posterior, cylinder, four_fives, turns
+from synthetic import KnownMixture
+from tables import table_posterior
+from torch import nn
+
+from aquamam.baselines.bingham import BinghamMixture
+from aquamam.cells import Cells
+from aquamam.charts import ATLAS, HEMISPHERE
+from aquamam.checkpoint import load, save_model
+from aquamam.datasets.rendered import RenderedDataset
+from aquamam.distribution import carry_calibration
+from aquamam.errors import InputError
+from aquamam.metrics import density_pit
+from aquamam.model import AQuaMaM, ModelConfig
+from aquamam.regions import Calibration, _threshold, calibrate, region
+from aquamam.render import RenderSettings
+from aquamam.rotations import random_quat, rotvec_to_quat
+from aquamam.solids import solid
+
+KAPPA = 4.0
+
+
+class Knower(nn.Module):
+    """Knows the modes of `KnownMixture`, but thinks them `sure` times as sharp as they are."""
+
+    def __init__(self, data: KnownMixture, sure: float):
+        super().__init__()
+        modes = [*data.modes[0].as_quat(), *data.modes[1].as_quat()]
+        self.modes = nn.Parameter(torch.tensor(np.array(modes)))
+        self.z, self.info = -2 * KAPPA * sure, {"data": "synthetic"}
+
+    def forward(self, images):
+        one = (images[:, 0, 0, 0] > images[:, 1, 0, 0])[:, None]
+        weight = torch.where(one, torch.tensor([1.0, 0, 0, 0]), torch.tensor([0.0, 1, 1, 1]) / 3).double().log()
+        batch = len(images)
+        still = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64).expand(batch, 4, 4)
+        z = torch.tensor([self.z, self.z, self.z, 0], dtype=torch.float64).expand(batch, 4, 4)
+        return BinghamMixture(log_weight=weight, left=self.modes.expand(batch, 4, 4), right=still, z=z)
+
+
+def held(model: nn.Module, data: KnownMixture, level: float, **options) -> torch.Tensor:
+    """Which truths of a data set lie in their regions."""
+    batch = data.batch(range(len(data)))
+    with torch.no_grad():
+        found = model(batch.images).region(level, generator=torch.Generator().manual_seed(7), **options)
+    return found.contains(batch.rotations[:, 0])
+
+
+@pytest.mark.parametrize("sure", [0.2, 1.0, 6.0])
+def test_calibrated_regions_hold_the_truth_as_promised_however_wrong_the_model_is(sure):
+    calibration, test = (
+        KnownMixture(KAPPA, split=split, length=n) for split, n in (("calibration", 800), ("test", 800))
+    )
+    model = Knower(calibration, sure)
+    calibrate(model, calibration, samples=100)
+    for level in (0.5, 0.9, 0.95):
+        inside = held(model, test, level)
+        error = math.sqrt(level * (1 - level) * (1 / 800 + 1 / 800))  # of the test, and of the calibration
+        assert abs(float(inside.double().mean()) - level) < 3 * error
+    trusting = held(model, test, 0.9, calibration=False).double().mean()
+    assert {0.2: trusting > 0.97, 1.0: abs(trusting - 0.9) < 0.035, 6.0: trusting < 0.6}[sure]
+
+
+def test_groups_are_calibrated_each_for_itself():
+    class HalfRight(Knower):
+        """Right about images with one mode, far too sure about those with three."""
+
+        def forward(self, images):
+            posterior = super().forward(images)
+            one = (images[:, 0, 0, 0] > images[:, 1, 0, 0])[:, None, None]
+            z = torch.where(one, posterior.z, 10 * posterior.z)
+            return BinghamMixture(log_weight=posterior.log_weight, left=posterior.left, right=posterior.right, z=z)
+
+    calibration, test = (
+        KnownMixture(KAPPA, split=split, length=n) for split, n in (("calibration", 1000), ("test", 1000))
+    )
+    model = HalfRight(calibration, 1.0)
+    for groups, even in ((1, False), (2, True)):
+        calibrate(model, calibration, samples=100, groups=groups)
+        inside = held(model, test, 0.8).double()
+        shares = [float(inside[k::2].mean()) for k in range(2)]
+        assert (max(abs(share - 0.8) for share in shares) < 0.06) == even
+
+
+def test_every_rotation_is_in_the_region_when_too_few_were_held_out():
+    data = KnownMixture(KAPPA, split="few", length=8)
+    model = Knower(data, 1.0)
+    kept = calibrate(model, data, levels=(0.5, 0.95), samples=50)
+    assert kept["levels"]["0.95"] == [1.0]
+    assert kept["levels"]["0.5"][0] < 1
+    everything = model(data.batch([0]).images).region(0.95)
+    assert bool(everything.contains(random_quat((100, 1))).all())
+    assert float(everything.share.value) == pytest.approx(1, abs=5 * float(everything.share.standard_error))
+    assert bool(everything.abstain)
+
+
+@pytest.mark.parametrize("mass", [0.02, 0.31, 0.5, 0.97, 1.0])
+def test_the_threshold_is_where_the_score_passes_the_mass(mass, generator):
+    log_p = torch.randn((60, 40), generator=generator, dtype=torch.float64).mul(3).round()  # many ties
+    u = torch.rand(40, generator=generator, dtype=torch.float64)
+    threshold, closed = _threshold(log_p, torch.full((40,), mass, dtype=torch.float64), u)
+    for value in torch.arange(-8.0, 8.5, 0.5, dtype=torch.float64):
+        scores = density_pit(value.expand(40), log_p, u)
+        inside = (value > threshold) | (closed & (value == threshold))
+        assert torch.equal(inside, scores <= mass)
+
+
+def test_ties_of_cells_do_not_spoil_coverage(generator):
+    cells = Cells(HEMISPHERE, 6, "cells")
+    posterior = table_posterior(cells, batch=1, scale=1.0).expand((600,))
+    truth = posterior.sample((), generator=generator)
+    for level in (0.3, 0.9):
+        inside = posterior.region(level, samples=60, generator=generator).contains(truth)
+        assert abs(float(inside.double().mean()) - level) < 3.5 * math.sqrt(level * (1 - level) / 600)
+
+
+# --- what a region tells ----------------------------------------------------------------------------------------------
+
+
+def test_the_share_of_a_ball_is_its_volume(generator):
+    posterior = bingham_posterior(turns(1), [8.0])
+    found = posterior.region(0.9, samples=2000, generator=generator)
+    # an isotropic density is a ball about its mode; its radius is where the density passes the threshold
+    angle = torch.linspace(0, math.pi, 200_001, dtype=torch.float64)
+    spun = rotvec_to_quat(angle[:, None] * torch.tensor([0.6, 0, 0.8], dtype=torch.float64))
+    radius = float(angle[posterior.log_prob(spun[:, None])[:, 0] >= found.threshold].max())
+    volume = (radius - math.sin(radius)) / math.pi
+    share = found.share
+    assert float(share.value) == pytest.approx(volume, abs=4 * float(share.standard_error))
+    assert float(share.standard_error) < 0.1 * volume
+    assert not bool(found.abstain)
+    (component,) = found.components[0]
+    assert component.radius_deg == pytest.approx(math.degrees(radius), rel=0.15)
+    assert component.share == pytest.approx(0.9, abs=0.01)
+
+
+def test_components_are_the_separate_answers(generator):
+    four = four_fives().region(0.9, generator=generator).components[0]
+    assert len(four) == 4
+    assert sum(part.share for part in four) == pytest.approx(0.9, abs=0.01)
+    assert max(part.radius_deg for part in four) < 12
+    curves = cylinder().region(0.9, samples=1000, generator=generator).components[0]
+    assert [part.kind for part in curves] == ["curve", "curve"]
+
+
+def test_a_flat_posterior_abstains(generator):
+    flat = table_posterior(Cells(ATLAS, 6, "cells"), batch=2, scale=0.0)
+    found = flat.region(0.9, generator=generator)
+    assert found.abstain.tolist() == [True, True]
+    assert found.share.value.tolist() == pytest.approx([0.9, 0.9], abs=0.08)
+    told = found.to_dicts()
+    assert [one["abstain"] for one in told] == [True, True]
+    assert told[0]["calibrated"] is False
+
+
+# --- where the scores live --------------------------------------------------------------------------------------------
+
+
+def test_the_scores_live_in_the_checkpoint(tmp_path):
+    config = ModelConfig(bins=12, dim=16, heads=2, layers=1, hidden=16, image_size=16, patch_size=8)
+    model = AQuaMaM(config)
+    data = RenderedDataset(solid("tet"), RenderSettings(size=16), split="calibration", length=24)
+    kept = calibrate(model, data, samples=30, batch_size=8)
+    assert kept == calibrate(model, data, samples=30, batch_size=8)
+    assert kept["images"] == len(kept["scores"][0]) == 24
+    save_model(model, tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    if carry_calibration not in again._forward_hooks.values():
+        again.register_forward_hook(carry_calibration)
+    images = data.batch([0, 1]).images
+    one, other = (m(images).region(0.5, generator=torch.Generator().manual_seed(0)) for m in (model, again))
+    assert one.calibrated
+    assert torch.equal(one.threshold, other.threshold)
+    assert torch.equal(one.mass, torch.full((2,), kept["levels"]["0.5"][0], dtype=torch.float64))
+
+
+def test_a_calibration_survives_its_dictionary():
+    calibration = Calibration(samples=50, scores=((0.1, 0.5), (0.2, 0.9)), edges=(-3.0,))
+    assert Calibration.from_dict(calibration.to_dict()) == calibration
+    assert calibration.mass(0.6, torch.tensor([-4.0, -2.0])).tolist() == [0.5, 0.9]
+    for broken in ({}, {"samples": 0, "scores": [[0.1]]}, {"samples": 9, "scores": [[0.1], [0.2]], "edges": []}):
+        with pytest.raises(InputError, match="calibrat"):
+            Calibration.from_dict(broken)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"level": 1.5}, "between 0 and 1"), ({"samples": 3}, "20 samples"), ({"largest": 0.0}, "share of all rotations")],
+)
+def test_what_cannot_be_asked_is_said(options, why):
+    with pytest.raises(InputError, match=why):
+        region(four_fives(), **options)
