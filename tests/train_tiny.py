@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 
+import torch
 from synthetic import KnownMixture
 
 from aquamam.model import ModelConfig
@@ -50,6 +51,7 @@ def tiny_trainer(out, steps: int = 60, model: ModelConfig = MODEL, **changes) ->
 
 if __name__ == "__main__":
     out, steps, changes = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+    torch.set_num_threads(1)  # sums are rounded alike only with as many threads as in the run it is compared with
     with process_group("cpu"):
         trainer = tiny_trainer(out, steps, replace(MODEL, dropout=changes.pop("dropout", 0.1)), **changes)
         print("ready", flush=True)
