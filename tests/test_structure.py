@@ -50,6 +50,7 @@ ORDER = [
     ["onnx_runner"],
     ["export"],
     ["serving"],
+    ["completion"],
     ["commands"],
     ["cli"],
     ["__main__"],

@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "export": "write a checkpoint as ONNX graphs",
     "data": "look into a data set of any known layout",
     "demo": "the main job: see what a distribution over rotations looks like",
+    "completion": "print a script for completion in bash, zsh or fish",
 }
 
 EPILOG = """examples:
@@ -60,7 +61,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
             sub.description = module.HELP
             sub.epilog = f"examples:\n{module.EXAMPLES.rstrip()}\n" if module.EXAMPLES else None
             module.add_arguments(sub)
-            sub.set_defaults(run=module.run)
+            sub.set_defaults(run=module.run, build_parser=build_parser)
     return parser
 
 
