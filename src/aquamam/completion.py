@@ -40,7 +40,10 @@ class Command:
 
 def commands(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Command]:
     """A parser's commands, itself first."""
-    options, places, children, below = [], [], {}, []
+    options: list[Argument] = []
+    places: list[Argument] = []
+    children: dict[str, str] = {}
+    below: list[tuple[str, argparse.ArgumentParser]] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             lines = {choice.dest: choice.help or "" for choice in action._choices_actions}
