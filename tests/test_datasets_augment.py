@@ -1,6 +1,7 @@
 """Augmentation changes pictures and rotations together, and each example by its own draws."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +111,19 @@ def test_an_example_is_changed_by_its_position_alone(dice):
     assert not torch.equal(other.images, alone.images)
 
 
+def test_a_share_is_changed_as_if_alone_and_the_rest_not_at_all(dice):
+    positions = np.arange(len(dice))
+    settings = AugmentSettings(brightness=0.5, turn_deg=90.0)
+    whole = augment(dice, settings, seed=0, positions=positions)
+    some = augment(dice, replace(settings, share=0.5), seed=0, positions=positions)
+    changed = [not torch.equal(a, b) for a, b in zip(some.images, dice.images, strict=True)]
+    assert 0 < sum(changed) < len(dice)
+    for k, was in enumerate(changed):
+        expected = whole if was else dice
+        assert torch.equal(some.images[k], expected.images[k])
+        assert torch.equal(some.rotations[k], expected.rotations[k])
+
+
 def test_random_backgrounds_replace_the_ground_and_not_the_object():
     settings = RenderSettings(size=48, supersample=1)
     q = RenderedDataset(solid("die"), settings).recipe.rotations("train", np.arange(6))
@@ -205,7 +219,7 @@ def test_presets_and_settings_survive_json():
 
 
 def test_bad_settings_are_one_sentence():
-    with pytest.raises(InputError, match=r"one of none, mild, strong, got 'wild'"):
+    with pytest.raises(InputError, match=r"one of none, mild, robust, strong, got 'wild'"):
         augmentation("wild")
     with pytest.raises(InputError, match=r"turn_deg .* must lie in 0 ... 180, got 200"):
         AugmentSettings(turn_deg=200.0)

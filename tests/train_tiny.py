@@ -23,6 +23,7 @@ MODEL = ModelConfig(
     image_size=8,
     stem=(8, 8),
     stem_blocks=(0, 1),
+    stem_norm="batch",
 )
 
 

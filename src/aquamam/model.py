@@ -12,7 +12,16 @@ from aquamam.cells import Cells
 from aquamam.distribution import QuaternionSentences
 from aquamam.errors import InputError
 from aquamam.images import ImageInput, as_image_batch
-from aquamam.layers import Block, CategoryEmbedding, ComponentEmbedding, ConvStem, KeysValues, PatchEmbedding, normalise
+from aquamam.layers import (
+    NORMS,
+    Block,
+    CategoryEmbedding,
+    ComponentEmbedding,
+    ConvStem,
+    KeysValues,
+    PatchEmbedding,
+    normalise,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +43,15 @@ class ModelConfig:
     patch_size: int = 16
     stem: tuple[int, ...] = (32, 64, 128)  # channels of the stages; each halves the resolution
     stem_blocks: tuple[int, ...] = (1, 1, 1)  # residual blocks of each stage
+    stem_norm: str = "group"  # or "batch"
     categories: int = 6  # for embedding="category"
     tokens: int = 196  # for embedding="category"
 
     def __post_init__(self) -> None:
         if len(self.stem) != len(self.stem_blocks):
             raise InputError(f"stem and stem_blocks must be equally long, got {self.stem} and {self.stem_blocks}.")
+        if self.stem_norm not in NORMS:
+            raise InputError(f"stem_norm must be {' or '.join(NORMS)}, got {self.stem_norm!r}.")
         Cells.make(self.chart, self.bins, self.density)
         if self.heads < 1 or self.dim % self.heads or self.dim % 4:
             nearest = (
@@ -93,6 +105,7 @@ class AQuaMaM(nn.Module):
 
     kind = "aquamam"
     smooths_labels = True  # `loss` takes `smoothing`
+    output_layers = ("head", "first_head")  # may learn at a rate of their own
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -104,7 +117,7 @@ class AQuaMaM(nn.Module):
         elif config.embedding == "patches":
             self.embed = PatchEmbedding(config.channels, config.patch_size, config.dim)
         else:
-            self.embed = ConvStem(config.channels, config.stem, config.stem_blocks, config.dim)
+            self.embed = ConvStem(config.channels, config.stem, config.stem_blocks, config.dim, config.stem_norm)
         self.start = nn.Parameter(torch.zeros(config.dim))
         self.position = nn.Parameter(torch.randn(config.prefix_tokens + 3, config.dim) * 0.02)
         self.components = nn.ModuleList(ComponentEmbedding(config.dim, config.octaves) for _ in range(2))

@@ -31,14 +31,15 @@ _DIE = ModelConfig(bins=500, chart="hemisphere", density="paper", dim=512, heads
 # One small encoder for ours and for the others: a convolutional stem to 4 x 4 tokens (docs/log.md has the trials).
 _ENCODER: dict[str, Any] = {
     "dim": 192, "heads": 6, "layers": 2, "hidden": 576,
-    "image_size": 64, "stem": (16, 48, 96, 192), "stem_blocks": (0, 1, 1, 1),
+    "image_size": 64, "stem": (16, 48, 96, 192), "stem_blocks": (0, 1, 1, 1), "stem_norm": "batch",
 }  # fmt: skip
 _SMALL = ModelConfig(bins=500, embedding="stem", **_ENCODER)
 _FAST = TrainConfig()
+_ROBUST = replace(_FAST, augment="robust")
 _OTHER = replace(_FAST, smoothing=0.0, validation_size=500)
 # IPDF's own recipe: rate 1e-4 after 1,000 steps of warm-up, then cosine over 300,000.
 _IPDF = replace(
-    _OTHER, steps=300_000, optimizer="adam", lr=1e-4, betas=(0.9, 0.999), weight_decay=0.0, clip=0.0, averaging=0.0,
+    _OTHER, steps=300_000, optimizer="adam", lr=1e-4, head_rate=1.0, betas=(0.9, 0.999), weight_decay=0.0, clip=0.0, averaging=0.0,
     warmup=1 / 300, validation_size=200,
 )  # fmt: skip
 
@@ -46,10 +47,10 @@ PRESETS: dict[str, Preset] = {
     "toy": Preset(model=_TOY, train=PAPER),
     "die": Preset(model=_DIE, train=PAPER),
     "cylinder": Preset(model=_DIE, train=PAPER),
-    "die-small": Preset(model=_SMALL, train=_FAST),
-    "cylinder-small": Preset(model=_SMALL, train=replace(_FAST, labels_per_image=8)),
+    "die-small": Preset(model=_SMALL, train=_ROBUST),
+    "cylinder-small": Preset(model=_SMALL, train=replace(_ROBUST, labels_per_image=8)),
     "symsol-small": Preset(
-        model=replace(_SMALL, dim=256, heads=8, hidden=768), train=replace(_FAST, labels_per_image=8)
+        model=replace(_SMALL, dim=256, heads=8, hidden=768), train=replace(_ROBUST, labels_per_image=8)
     ),
     "ipdf": Preset(kind="ipdf", model=IPDFConfig(encoder="resnet50", image_size=224), train=_IPDF),
     "ipdf-toy": Preset(kind="ipdf", model=IPDFConfig(encoder="category"), train=_IPDF),

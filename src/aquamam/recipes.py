@@ -15,18 +15,19 @@ class TrainConfig:
     steps: int = 20_000  # length of the cosine schedule; for "plateau" the most steps it may take
     time_budget: float = 0.0  # seconds; if set, the cosine schedule runs over wall-clock time instead of steps
     batch_size: int = 128  # over all processes
-    optimizer: str = "adamw"  # or "adam"
+    optimizer: str = "muon"  # Muon for hidden matrices and AdamW for the rest; or "adamw", "adam"
     lr: float = 1.5e-3
+    head_rate: float = 3.0  # the output layers learn so many times as fast: they must become sharp
     betas: tuple[float, float] = (0.9, 0.99)
     eps: float = 1e-8
     weight_decay: float = 0.02
     clip: float = 1.0  # largest norm of the gradient; 0 for none
     warmup: float = 0.02  # share of the schedule
     smoothing: float = 12.0  # Gaussian width of the bin labels in bins, at the start
-    smoothing_share: float = 0.6  # share of the schedule after which labels are exact
+    smoothing_share: float = 0.4  # share of the schedule after which labels are exact
     averaging: float = 0.999  # decay of the weights' running mean, which is what is validated and saved; 0 for none
     labels_per_image: int = 1  # equivalent true rotations used for each image and step
-    augment: str = "none"  # none, mild or strong
+    augment: str = "none"  # mild, robust or strong
     epoch_size: int = 0  # examples in an epoch where the data is endless
     patience: int = 5  # plateau: epochs without improvement before the rate is halved
     validate_every: int = 500  # steps; for "plateau" an epoch
@@ -40,7 +41,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, allowed in (
             ("schedule", ("cosine", "plateau")),
-            ("optimizer", ("adam", "adamw")),
+            ("optimizer", ("muon", "adamw", "adam")),
             ("precision", ("float32", "bfloat16")),
         ):
             if getattr(self, name) not in allowed:
@@ -48,7 +49,7 @@ class TrainConfig:
         for name in ("steps", "batch_size", "labels_per_image", "validate_every", "validation_size", "patience"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("lr", "eps", "checkpoint_seconds"):
+        for name in ("lr", "head_rate", "eps", "checkpoint_seconds"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, got {getattr(self, name)}.")
         for name in ("time_budget", "weight_decay", "clip", "smoothing", "threads", "epoch_size"):
@@ -93,6 +94,6 @@ class TrainConfig:
 
 # The paper's recipe (Section A.5): Adam, rate halved after five epochs without improvement.
 PAPER = TrainConfig(
-    schedule="plateau", steps=10_000_000, optimizer="adam", lr=1e-4, betas=(0.9, 0.999), eps=1e-9, weight_decay=0.0,
-    clip=0.0, smoothing=0.0, averaging=0.0, epoch_size=500_000, validation_size=10_000,
+    schedule="plateau", steps=10_000_000, optimizer="adam", lr=1e-4, head_rate=1.0, betas=(0.9, 0.999), eps=1e-9,
+    weight_decay=0.0, clip=0.0, smoothing=0.0, averaging=0.0, epoch_size=500_000, validation_size=10_000,
 )  # fmt: skip

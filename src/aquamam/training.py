@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from aquamam import muon
 from aquamam.checkpoint import build, save_model
 from aquamam.datasets.augment import augmentation
 from aquamam.datasets.base import Batch, RotationDataset
@@ -99,7 +100,7 @@ class Trainer:
         self.average = build(kind, model_config).to(self.device)
         self.average.load_state_dict(self.model.state_dict())
         self.average.requires_grad_(False).eval()
-        self.optimizer = self._make_optimizer()
+        self.optimizers = self._make_optimizers()
         self.progress = Progress()
         model_dict = self.model.config.to_dict()  # type: ignore[union-attr,operator]
         identity = {"kind": kind, "model": model_dict, "train": config.to_dict(), "data": train.describe()}
@@ -173,8 +174,9 @@ class Trainer:
         self._count_unreadable(batch)
         share = self._share()
         rate = config.learning_rate(share) * 0.5**progress.halvings
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group["rate"]
         self.model.train()
         batch = batch.to(self.device)
         q, weights = draw_labels(
@@ -190,7 +192,7 @@ class Trainer:
         mixed = torch.autocast(self.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
         with mixed:
             loss = self.loss(batch.images, q, weights, config.label_width(share), generator)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip if config.clip else math.inf)
         if not torch.isfinite(loss) or not torch.isfinite(norm):
@@ -198,7 +200,8 @@ class Trainer:
                 f"the loss or its gradient is not finite at step {progress.step} (loss {float(loss.detach()):.4g}); the last good checkpoint is in "
                 f"{self.out}; try a lower lr than {config.lr:g}."
             )
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         self._average()
         return loss.detach()
 
@@ -256,7 +259,7 @@ class Trainer:
                 "elapsed": round(progress.elapsed, 3),
                 "log_likelihood": log_likelihood,
                 "train_log_likelihood": train,
-                "lr": self.optimizer.param_groups[0]["lr"],
+                "lr": self.config.learning_rate(self._share()) * 0.5**progress.halvings,
                 "smoothing": self.config.label_width(self._share()),
                 "ceiling": ceiling,
             }
@@ -279,8 +282,10 @@ class Trainer:
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
         tensors["random_state"] = torch.get_rng_state()
-        for index, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{self.optimizer_names[index]}.{k}": torch.as_tensor(v) for k, v in state.items()}
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for optimizer in self.optimizers:
+            for parameter, state in optimizer.state.items():
+                tensors |= {f"optimizer.{names[parameter]}.{k}": v for k, v in state.items()}  # type: ignore[index]
         with self._saying_what_to_do():
             self.folder.save(tensors, self.progress.__dict__)
 
@@ -307,30 +312,42 @@ class Trainer:
         self.model.load_state_dict(_part(tensors, "model."))
         self.average.load_state_dict(_part(tensors, "average."))
         torch.set_rng_state(tensors["random_state"])
-        names = {name: i for i, name in enumerate(self.optimizer_names)}
-        state: dict[int, dict[str, Tensor]] = {}
+        parameters = dict(self.model.named_parameters())
+        homes = {p: optimizer for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]}
         for key, value in _part(tensors, "optimizer.").items():
             name, _, part = key.rpartition(".")
-            state.setdefault(names[name], {})[part] = value
-        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+            parameter = parameters[name]
+            homes[parameter].state[parameter][part] = value if part == "step" else value.to(self.device)
         if self.rank == 0:
             self.folder.trim_log(self.progress.step)
 
     # Small questions.
 
-    def _make_optimizer(self) -> torch.optim.Optimizer:
+    def _make_optimizers(self) -> list[torch.optim.Optimizer]:
+        """Each matrix has one rate and one rule; only matrices decay: shrinking norms and biases helps nobody."""
         config = self.config
-        kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-        # decay only matrices: shrinking norms and biases helps nobody
-        named = list(self.model.named_parameters())
-        matrices = [(n, p) for n, p in named if p.ndim > 1]
-        others = [(n, p) for n, p in named if p.ndim <= 1]
-        self.optimizer_names = [n for n, _ in (*matrices, *others)]  # in the optimiser's order
+        sharp = getattr(self.model, "output_layers", ())
+        hidden: list[nn.Parameter] = []
         groups: list[dict[str, Any]] = [
-            {"params": [p for _, p in matrices], "weight_decay": config.weight_decay},
-            {"params": [p for _, p in others], "weight_decay": 0.0},
+            {"params": [], "rate": rate, "weight_decay": decay}
+            for rate in (1.0, config.head_rate)
+            for decay in (config.weight_decay, 0.0)
         ]
-        return kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+        for path, module in self.model.named_modules():
+            output = path in sharp
+            for name, parameter in module.named_parameters(recurse=False):
+                if config.optimizer == "muon" and name == "weight" and not output and muon.suits(module):
+                    hidden.append(parameter)
+                else:
+                    groups[2 * output + (parameter.ndim < 2)]["params"].append(parameter)
+        kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        groups = [group for group in groups if group["params"]]
+        optimizers: list[torch.optim.Optimizer] = [
+            kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+        ]
+        if hidden:
+            optimizers.append(muon.Muon([{"params": hidden, "rate": 1.0}], config.lr, weight_decay=config.weight_decay))
+        return optimizers
 
     def _share(self) -> float:
         """How much of the schedule is behind us."""

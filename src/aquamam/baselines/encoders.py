@@ -32,6 +32,7 @@ class EncoderConfig:
     patch_size: int = 16
     stem: tuple[int, ...] = (24, 48, 96, 192)
     stem_blocks: tuple[int, ...] = (0, 1, 1, 1)
+    stem_norm: str = "group"  # or "batch"
     categories: int = 6  # for encoder="category"
     category_features: int = FEATURES  # width of a category's embedding: as many numbers as a ResNet-50 gives
 
@@ -52,7 +53,8 @@ class EncoderConfig:
         return ModelConfig(
             embedding=self.encoder if small else "category", dim=self.dim, heads=self.heads, layers=self.layers,
             hidden=self.hidden, dropout=self.dropout, image_size=self.image_size, channels=self.channels,
-            patch_size=self.patch_size, stem=self.stem, stem_blocks=self.stem_blocks, categories=self.categories,
+            patch_size=self.patch_size, stem=self.stem, stem_blocks=self.stem_blocks, stem_norm=self.stem_norm,
+            categories=self.categories,
         )  # fmt: skip
 
     @property
@@ -126,7 +128,7 @@ class PrefixEncoder(nn.Module):
         if trunk.embedding == "patches":
             self.embed = PatchEmbedding(trunk.channels, trunk.patch_size, trunk.dim)
         else:
-            self.embed = ConvStem(trunk.channels, trunk.stem, trunk.stem_blocks, trunk.dim)
+            self.embed = ConvStem(trunk.channels, trunk.stem, trunk.stem_blocks, trunk.dim, trunk.stem_norm)
         self.start = nn.Parameter(torch.zeros(trunk.dim))
         self.position = nn.Parameter(torch.randn(trunk.prefix_tokens + 1, trunk.dim) * 0.02)
         self.blocks = nn.ModuleList(

@@ -47,7 +47,7 @@ class MoGConfig(EncoderConfig):
             bins=3 * self.components, chart="hemisphere", density="paper", embedding=self.encoder, dim=self.dim,
             heads=self.heads, layers=self.layers, hidden=self.hidden, dropout=self.dropout, octaves=self.octaves,
             image_size=self.image_size, channels=self.channels, patch_size=self.patch_size, stem=self.stem,
-            stem_blocks=self.stem_blocks, categories=self.categories, tokens=self.tokens,
+            stem_blocks=self.stem_blocks, stem_norm=self.stem_norm, categories=self.categories, tokens=self.tokens,
         )  # fmt: skip
 
 
