@@ -39,15 +39,15 @@ def test_it_descends_an_ill_conditioned_quadratic(generator):
     target = torch.randn(32, 32, generator=generator)
     scale = torch.logspace(0, -1, 32)[:, None]
     weight = nn.Parameter(torch.zeros(32, 32))
-    optimizer = Muon([{"params": [weight]}], lr=0.05)
+    optimizer = Muon([{"params": [weight]}], lr=0.3)
     losses = []
     for step in range(200):
-        optimizer.param_groups[0]["lr"] = 0.05 * (1 - step / 200)
+        optimizer.param_groups[0]["lr"] = 0.3 * (1 - step / 200)
         weight.grad = None
         loss = (scale * (weight - target)).square().sum()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < 0.01 * losses[0]
 
 
