@@ -35,7 +35,6 @@ _ENCODER: dict[str, Any] = {
 }  # fmt: skip
 _SMALL = ModelConfig(bins=500, embedding="stem", **_ENCODER)
 _FAST = TrainConfig()
-_ROBUST = replace(_FAST, augment="robust")
 _OTHER = replace(_FAST, smoothing=0.0, validation_size=500)
 # IPDF's own recipe: rate 1e-4 after 1,000 steps of warm-up, then cosine over 300,000.
 _IPDF = replace(
@@ -47,10 +46,10 @@ PRESETS: dict[str, Preset] = {
     "toy": Preset(model=_TOY, train=PAPER),
     "die": Preset(model=_DIE, train=PAPER),
     "cylinder": Preset(model=_DIE, train=PAPER),
-    "die-small": Preset(model=_SMALL, train=_ROBUST),
-    "cylinder-small": Preset(model=_SMALL, train=replace(_ROBUST, labels_per_image=8)),
+    "die-small": Preset(model=_SMALL, train=_FAST),
+    "cylinder-small": Preset(model=_SMALL, train=replace(_FAST, labels_per_image=8)),
     "symsol-small": Preset(
-        model=replace(_SMALL, dim=256, heads=8, hidden=768), train=replace(_ROBUST, labels_per_image=8)
+        model=replace(_SMALL, dim=256, heads=8, hidden=768), train=replace(_FAST, labels_per_image=8)
     ),
     "ipdf": Preset(kind="ipdf", model=IPDFConfig(encoder="resnet50", image_size=224), train=_IPDF),
     "ipdf-toy": Preset(kind="ipdf", model=IPDFConfig(encoder="category"), train=_IPDF),

@@ -27,7 +27,7 @@ class TrainConfig:
     smoothing_share: float = 0.4  # share of the schedule after which labels are exact
     averaging: float = 0.999  # decay of the weights' running mean, which is what is validated and saved; 0 for none
     labels_per_image: int = 1  # equivalent true rotations used for each image and step
-    augment: str = "none"  # mild, robust or strong
+    augment: str = "none"  # mild or strong
     epoch_size: int = 0  # examples in an epoch where the data is endless
     patience: int = 5  # plateau: epochs without improvement before the rate is halved
     validate_every: int = 500  # steps; for "plateau" an epoch

@@ -19,6 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a data set's folder, or render:NAME for a solid or mesh file rendered on the fly",
     )
+    parser.add_argument(
+        "--vary", choices=["none", "robust", "camera"], default="none",
+        help="other lights, backgrounds, framing, blur and noise in renders: in none, in a quarter, or in all of them",
+    )  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help="the run's folder (default runs/PRESET)")
     parser.add_argument("--steps", type=int, help="length of the schedule")
     parser.add_argument("--time-budget", metavar="TIME", help="fit the schedule to wall-clock time: 45m, 2h, 90s")
@@ -112,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     model_config: Any = start.config if start is not None else apply(chosen.model, values)
     train_config = apply(chosen.train, values)
     with process_group(args.device) as device:
-        train, valid = open_data(args.data, model_config.image_size, train_config)
+        train, valid = open_data(args.data, model_config.image_size, train_config, args.vary)
         out = args.out or f"runs/{args.preset}"
         kind = start.kind if start is not None else chosen.kind
         trainer = Trainer(
@@ -128,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def open_data(source: str, size: int, config: Any) -> tuple[Any, Any]:
+def open_data(source: str, size: int, config: Any, vary: str = "none") -> tuple[Any, Any]:
     """Training and validation data from a folder, or rendered on the fly from render:NAME[,NAME...]."""
     from pathlib import Path
 
@@ -145,8 +149,23 @@ def open_data(source: str, size: int, config: Any) -> tuple[Any, Any]:
         objects = [solids.solid(n) if n in solids.NAMES else meshes.load_mesh(n) for n in names]
         settings = RenderSettings(size=size)
         train = RenderedDataset(objects, settings, seed=config.seed, split="train")
+        if vary != "none":
+            train = _varied(objects, settings, vary, config.seed)
         valid = RenderedDataset(objects, settings, seed=config.seed, split="valid", length=config.validation_size)
         return train, valid
+    if vary != "none":
+        raise InputError("--vary changes renders, and a data set has been rendered already; try --set augment=mild.")
     if not Path(source).exists():
         raise InputError(f"there is no data set at {source!r}; make one with aquamam render, or use --data render:die.")
     return open_dataset(source, split="train", size=size), open_dataset(source, split="valid", size=size)
+
+
+def _varied(objects: list[Any], settings: Any, vary: str, seed: int) -> Any:
+    from aquamam.datasets.varied import VARIATIONS, VariedDataset
+    from aquamam.errors import InputError
+    from aquamam.solids import Solid
+
+    if len(objects) > 1:
+        raise InputError(f"--vary takes one object, got {len(objects)}; try --set augment=mild for several.")
+    mesh, group = (objects[0].mesh, objects[0].symmetry) if isinstance(objects[0], Solid) else (objects[0], None)
+    return VariedDataset(mesh, settings, VARIATIONS[vary], symmetry=group, seed=seed)

@@ -65,11 +65,6 @@ AUGMENTATIONS: dict[str, AugmentSettings] = {
     "mild": AugmentSettings(
         turn_deg=15.0, shift=0.03, scale=0.06, brightness=0.08, contrast=0.15, colour=0.08, blur=0.006, noise=0.02
     ),
-    # for models that are judged on clean renders and must not break on others
-    "robust": AugmentSettings(
-        share=0.25, shift=0.03, scale=0.06, brightness=0.15, contrast=0.3, colour=0.15, blur=0.012, noise=0.03,
-        background=0.3,
-    ),
     "strong": AugmentSettings(
         turn_deg=180.0, shift=0.08, scale=0.2, brightness=0.2, contrast=0.5, colour=0.3, blur=0.015, noise=0.06,
         background=0.7, occluders=3,
@@ -99,9 +94,9 @@ def augment(
     """
     if settings == AUGMENTATIONS["none"] or len(batch) == 0:
         return batch
-    chosen = uniforms(seed, "augment share", positions, 1)[:, 0] < settings.share
-    if not chosen.all():
-        return _augment_some(batch, settings, chosen, seed=seed, positions=positions, background=background)
+    some = chosen(settings, seed=seed, positions=positions)
+    if not some.all():
+        return _augment_some(batch, settings, some, seed=seed, positions=positions, background=background)
     u = 2 * uniforms(seed, "augment", positions, 16) - 1
     turns = math.radians(settings.turn_deg) * u[:, 0]
     images = augment_pixels(
@@ -124,12 +119,19 @@ def augment(
     return replace(batch, images=torch.from_numpy(images), rotations=turned)
 
 
+def chosen(
+    settings: AugmentSettings, *, seed: int, positions: Int64[np.ndarray, " batch"]
+) -> Bool[np.ndarray, " batch"]:
+    """Which examples belong to the share that is changed."""
+    return uniforms(seed, "augment share", positions, 1)[:, 0] < settings.share
+
+
 def _augment_some(
-    batch: Batch, settings: AugmentSettings, chosen: Bool[np.ndarray, " batch"], *,
+    batch: Batch, settings: AugmentSettings, some: Bool[np.ndarray, " batch"], *,
     seed: int, positions: Int64[np.ndarray, " batch"], background: tuple[int, int, int] | None,
 ) -> Batch:  # fmt: skip
     """Augment the chosen examples and leave the others alone."""
-    rows = np.flatnonzero(chosen)
+    rows = np.flatnonzero(some)
     if len(rows) == 0:
         return batch
     part = replace(
