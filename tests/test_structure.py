@@ -34,6 +34,7 @@ ORDER = [
     ["groups", "surface", "looks", "trials", "discovery", "ambiguity"],
     ["datasets"],
     ["parts"],
+    ["stages"],
     ["parallel"],
     ["labels"],
     ["runfolder"],

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from aquamam.distribution import carry_calibration
 from aquamam.errors import InputError
 from aquamam.model import AQuaMaM, ModelConfig
 
@@ -142,6 +143,9 @@ def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "
         )
     model.load_state_dict(tensors)
     model.info = description.get("info", {})  # type: ignore[assignment]
+    model.source = path  # type: ignore[assignment]  # a fitted part's mesh lies beside it
+    if "calibration" in model.info:  # type: ignore[operator]
+        model.register_forward_hook(carry_calibration)
     return model.to(device).eval()
 
 

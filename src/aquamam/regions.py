@@ -98,9 +98,37 @@ def calibrate(
         raise InputError(f"samples must be at least 20 and groups at least 1, got {samples} and {groups}.")
     for level in levels:
         _check_level(level)
+    score, spread = held_out_scores(
+        model, dataset, samples=samples, limit=limit, seed=seed, batch_size=batch_size, quiet=quiet
+    )
+    calibration = _grouped(score, spread, groups, samples)
+    kept = calibration.to_dict()
+    kept["levels"] = {f"{level:g}": [_quantile(group, level) for group in calibration.scores] for level in levels}
+    kept["images"] = len(score)
+    model.info = {**getattr(model, "info", {}), "calibration": kept}  # type: ignore[assignment]
+    if carry_calibration not in model._forward_hooks.values():
+        model.register_forward_hook(carry_calibration)
+    return kept
+
+
+def held_out_scores(
+    model: nn.Module,
+    dataset: RotationDataset,
+    *,
+    samples: int,
+    limit: int | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    quiet: bool = True,
+    title: str = "calibrating",
+) -> tuple[Float[Tensor, "images"], Float[Tensor, "images"]]:
+    """For each image the mass of the region that just holds its truth, and the posterior's entropy.
+
+    A region of a `Calibration` holds the truth exactly where the score is at most its `mass`.
+    """
     scores, spreads = [], []
     total = limit if dataset.endless else min(len(dataset), limit or len(dataset))
-    bar = tqdm(total=total, unit="img", desc="calibrating", disable=True if quiet else None, dynamic_ncols=True)
+    bar = tqdm(total=total, unit="img", desc=title, disable=True if quiet else None, dynamic_ncols=True)
     training, device = model.training, next(iter(model.parameters()), torch.empty(0)).device
     model.eval()
     try:
@@ -124,14 +152,7 @@ def calibrate(
         model.train(training)
     if not scores:
         raise InputError("calibration needs held-out images, and none of these can be read; choose another split.")
-    calibration = _grouped(torch.cat(scores), torch.cat(spreads), groups, samples)
-    kept = calibration.to_dict()
-    kept["levels"] = {f"{level:g}": [_quantile(group, level) for group in calibration.scores] for level in levels}
-    kept["images"] = len(torch.cat(scores))
-    model.info = {**getattr(model, "info", {}), "calibration": kept}  # type: ignore[assignment]
-    if carry_calibration not in model._forward_hooks.values():
-        model.register_forward_hook(carry_calibration)
-    return kept
+    return torch.cat(scores), torch.cat(spreads)
 
 
 def _grouped(score: Tensor, spread: Tensor, groups: int, samples: int) -> Calibration:

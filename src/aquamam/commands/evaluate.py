@@ -124,8 +124,11 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
 
     from aquamam import meshes, solids
     from aquamam.datasets.rendered import RenderedDataset
+    from aquamam.parts import fresh_renders
     from aquamam.render import RenderSettings
 
+    if source is None and (fitted := fresh_renders(model, seed=seed, split="test", length=max(count, 1))) is not None:
+        return fitted, f"fresh renders of {fitted.classes[0]} at {size} px, varied as in training, seed {seed}"
     trained: dict[str, Any] = getattr(model, "info", {}).get("data", {})
     if source is None:
         names = [str(thing.get("name")) for thing in trained.get("objects", ()) if isinstance(thing, dict)]

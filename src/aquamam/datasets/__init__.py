@@ -10,6 +10,7 @@ _HOMES: dict[str, str] = {
     "UnreadableExample": "base",
     "StoredDataset": "store",
     "RenderedDataset": "rendered",
+    "VariedDataset": "varied",
     "Stream": "stream",
     "one_pass": "stream",
     "AugmentSettings": "augment",

@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw
 
 from aquamam.errors import InputError
 from aquamam.meshes import Mesh, load_mesh
+from aquamam.parts import part_mesh
 from aquamam.render import RenderSettings, render
 from aquamam.solids import NAMES, solid
 
@@ -39,7 +40,8 @@ class KnownObject:
 
 
 def known_object(model: Any, name: str | None = None) -> KnownObject | None:
-    """The object of a model's training data, if there was one and it is one of the package's solids; or the named solid or mesh file."""
+    """The object of a model's training data, if there was one and it is one of the package's solids or lies beside the checkpoint; or the
+    named solid or mesh file."""
     data = (getattr(model, "info", None) or {}).get("data") or {}
     settings = _settings(data.get("settings"))
     if name is not None:
@@ -49,6 +51,8 @@ def known_object(model: Any, name: str | None = None) -> KnownObject | None:
             raise InputError(f"an object is a mesh file or one of {', '.join(NAMES)}, got {name!r}.")
         return KnownObject(name=Path(name).stem, mesh=load_mesh(name), settings=settings)
     objects = data.get("objects") or []
+    if (mesh := part_mesh(model)) is not None:
+        return KnownObject(name=str(objects[0].get("name")), mesh=mesh, settings=settings)
     if len(objects) != 1 or not isinstance(objects[0], dict) or objects[0].get("name") not in NAMES:
         return None
     known = solid(objects[0]["name"])
