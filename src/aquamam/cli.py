@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "reproduce": "an experiment of the paper: its numbers and its figures",
     "render": "render a solid or a mesh into a data set",
     "symmetries": "find the rotations that leave a mesh's look unchanged",
+    "fit": "one command from a mesh to a calibrated model of it",
     "train": "train a preset; stopped, it resumes",
     "evaluate": "likelihood, errors, calibration and speed on held-out images",
     "serve": "an HTTP service, and a page that shows the posterior live",
