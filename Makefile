@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench docs clean
 .DEFAULT_GOAL := demo
 
 # The stamps depend on what decides the installation, so a second run installs nothing.
@@ -39,5 +39,13 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) install -c constraints.txt -e ".[docs]"
+	@touch $@
+
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) site build dist src/*.egg-info

@@ -6,9 +6,9 @@ from typing import Any
 
 HELP = "serve models over HTTP: a JSON API, and a page where one drops an image or turns the object and watches the posterior"
 EXAMPLES = """\
-  aquamam serve                                        the bundled die; open http://127.0.0.1:8000
-  aquamam serve runs/part part2=runs/part2 --port 9000 two models: "part" and "part2"
-  aquamam serve robots/die.onnx --threads 2            a model from aquamam export
+  aquamam serve                                         the bundled die; open http://127.0.0.1:8000
+  aquamam serve runs/part part2=runs/part2 --port 9000  two models: "part" and "part2"
+  aquamam serve robots/die.onnx --threads 2             a model from aquamam export
   curl -F image=@die.png http://127.0.0.1:8000/v1/predict
 There is no authentication: beyond this computer (--host) put a proxy in front that asks who is calling."""
 
