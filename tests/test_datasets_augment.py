@@ -225,5 +225,5 @@ def test_bad_settings_are_one_sentence():
         AugmentSettings(turn_deg=200.0)
     with pytest.raises(InputError, match="noise"):
         AugmentSettings(noise=math.nan)
-    with pytest.raises(InputError, match="unknown augmentation flip"):
+    with pytest.raises(InputError, match="an augmentation has no field flip"):
         AugmentSettings.from_dict({"flip": True})

@@ -13,6 +13,7 @@ ROOT = Path(aquamam.__file__).parent
 # A module may import only from the lines above its own, and from its own line.
 ORDER = [
     ["errors"],
+    ["configs"],
     ["rotations"],
     ["grid"],
     ["symmetry"],

@@ -1,14 +1,14 @@
 """AQuaMaM: an image and the first components of a quaternion in, the distribution of the next component out."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from aquamam.cells import Cells
+from aquamam.configs import Config
 from aquamam.distribution import QuaternionSentences
 from aquamam.errors import InputError
 from aquamam.images import ImageInput, as_image_batch
@@ -25,8 +25,10 @@ from aquamam.layers import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Config):
     """Everything a checkpoint needs to rebuild the network."""
+
+    called = "a model config"
 
     bins: int = 500  # N in the paper
     chart: str = "atlas"
@@ -83,21 +85,6 @@ class ModelConfig:
     @property
     def cells(self) -> Cells:
         return Cells.make(self.chart, self.bins, self.density)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "ModelConfig":
-        unknown = set(values) - set(cls.__dataclass_fields__)
-        if unknown:
-            raise InputError(
-                f"a model config has no field {', '.join(sorted(unknown))}; it has {', '.join(cls.__dataclass_fields__)}."
-            )
-        plain: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
-        }  # JSON has lists only
-        return cls(**plain)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class AQuaMaM(nn.Module):

@@ -1,15 +1,17 @@
 """How to train: one frozen config, and schedules that are functions of progress alone."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
+from aquamam.configs import Config
 from aquamam.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(Config):
     """Everything that decides a training run besides the model and the data."""
+
+    called = "a training config"
 
     schedule: str = "cosine"  # warm-up, then cosine to zero; or "plateau": the paper's
     steps: int = 20_000  # length of the cosine schedule; for "plateau" the most steps it may take
@@ -75,21 +77,6 @@ class TrainConfig:
             return 0.0
         width = self.smoothing * (1 - progress / self.smoothing_share)
         return width if width > 0.5 else 0.0
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "TrainConfig":
-        unknown = set(values) - set(cls.__dataclass_fields__)
-        if unknown:
-            raise InputError(
-                f"a training config has no field {', '.join(sorted(unknown))}; it has {', '.join(cls.__dataclass_fields__)}."
-            )
-        plain: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
-        }  # JSON has lists only
-        return cls(**plain)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 # The paper's recipe (Section A.5): Adam, rate halved after five epochs without improvement.

@@ -5,7 +5,7 @@ stands at (0, 0, distance) and looks at it; the light stands still with the came
 """
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
+from aquamam.configs import Config
 from aquamam.errors import InputError
 from aquamam.meshes import GREY, Mesh
 
@@ -21,8 +22,10 @@ Number = float | int
 
 
 @dataclass(frozen=True, kw_only=True)
-class RenderSettings:
+class RenderSettings(Config):
     """Everything besides mesh and rotation that decides an image; the defaults are the paper's camera and light."""
+
+    called = "a render setting"
 
     size: int | tuple[int, int] = 224  # pixels: the side of a square, or (height, width)
     supersample: int = 2  # n x n samples a pixel
@@ -62,19 +65,6 @@ class RenderSettings:
     def shape(self) -> tuple[int, int]:
         """Height and width in pixels."""
         return (self.size, self.size) if isinstance(self.size, int) else self.size
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "RenderSettings":
-        """The inverse of `to_dict`."""
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise InputError(f"render settings are {', '.join(sorted(known))}; got {', '.join(unknown)} besides.")
-        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return cls(**plain)
 
 
 def render(

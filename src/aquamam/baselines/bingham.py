@@ -18,7 +18,8 @@ from torch import Tensor
 
 from aquamam.baselines.baseline import Baseline, head, minus_mean
 from aquamam.baselines.directional import draw_category, log_bingham_constant, sample_bingham
-from aquamam.baselines.encoders import EncoderConfig, require_positive
+from aquamam.baselines.encoders import EncoderConfig
+from aquamam.configs import require_positive
 from aquamam.distribution import RotationDistribution
 from aquamam.errors import InputError
 from aquamam.images import ImageInput

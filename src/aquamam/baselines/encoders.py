@@ -1,24 +1,23 @@
 """From an image to one feature vector: the part that all baselines share, with the same small encoders as AQuaMaM's."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from aquamam.baselines.resnet import FEATURES, ResNet50
+from aquamam.configs import Config, require_positive
 from aquamam.errors import InputError
 from aquamam.images import ImageInput, as_image_batch
 from aquamam.layers import Block, ConvStem, PatchEmbedding, normalise
 from aquamam.model import ModelConfig
 
-Config = TypeVar("Config", bound="EncoderConfig")
 ENCODERS = ("category", "stem", "patches", "resnet50")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderConfig:
+class EncoderConfig(Config):
     """What a baseline reads and how it sees; a system's own config adds its fields to these."""
 
     encoder: str = "stem"  # or "patches", "resnet50", or "category" (the toy)
@@ -61,26 +60,6 @@ class EncoderConfig:
     def features(self) -> int:
         """Length of the feature vector."""
         return {"category": self.category_features, "resnet50": FEATURES}.get(self.encoder, self.dim)
-
-    @classmethod
-    def from_dict(cls: type[Config], values: dict[str, Any]) -> Config:
-        unknown = set(values) - set(cls.__dataclass_fields__)
-        if unknown:
-            raise InputError(
-                f"a {cls.__name__} has no field {', '.join(sorted(unknown))}; it has {', '.join(cls.__dataclass_fields__)}."
-            )
-        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        return cls(**fields)  # JSON has lists only
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def require_positive(config: object, *names: str) -> None:
-    """Raise unless these fields are positive."""
-    for name in names:
-        if not getattr(config, name) > 0:
-            raise InputError(f"{name} must be positive, got {getattr(config, name)}.")
 
 
 class Encoder(nn.Module):

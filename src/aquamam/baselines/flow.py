@@ -21,7 +21,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from aquamam.baselines.baseline import Baseline, ConditionedMLP, best_draw, head, minus_mean
-from aquamam.baselines.encoders import EncoderConfig, require_positive
+from aquamam.baselines.encoders import EncoderConfig
+from aquamam.configs import require_positive
 from aquamam.distribution import CHUNK_FLOATS, RotationDistribution
 from aquamam.images import ImageInput
 from aquamam.rotations import LOG_UNIFORM, as_unit_quat, inverse, multiply, quat_to_matrix, random_quat

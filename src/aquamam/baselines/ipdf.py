@@ -27,7 +27,8 @@ from torch.utils.checkpoint import checkpoint
 
 from aquamam.baselines.baseline import Baseline, ConditionedMLP, ascend, minus_mean
 from aquamam.baselines.directional import draw_category, draw_uniform
-from aquamam.baselines.encoders import EncoderConfig, require_positive
+from aquamam.baselines.encoders import EncoderConfig
+from aquamam.configs import require_positive
 from aquamam.distribution import CHUNK_FLOATS, RotationDistribution
 from aquamam.errors import InputError
 from aquamam.grid import cell_volume, grid_points, grid_size, random_in_cell, so3_grid_chunks

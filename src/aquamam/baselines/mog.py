@@ -16,8 +16,9 @@ from torch import Tensor
 
 from aquamam.baselines.baseline import Baseline
 from aquamam.baselines.directional import draw_normal, draw_uniform
-from aquamam.baselines.encoders import EncoderConfig, require_positive
+from aquamam.baselines.encoders import EncoderConfig
 from aquamam.cells import SMALLEST
+from aquamam.configs import require_positive
 from aquamam.distribution import CHUNK_FLOATS, RotationDistribution
 from aquamam.errors import InputError
 from aquamam.images import ImageInput

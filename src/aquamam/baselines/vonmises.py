@@ -18,8 +18,9 @@ from torch import Tensor
 
 from aquamam.baselines.baseline import Baseline, ConditionedMLP, best_draw, head, minus_mean
 from aquamam.baselines.directional import draw_category, draw_normal, log_von_mises, sample_von_mises
-from aquamam.baselines.encoders import EncoderConfig, require_positive
+from aquamam.baselines.encoders import EncoderConfig
 from aquamam.cells import SMALLEST
+from aquamam.configs import require_positive
 from aquamam.distribution import CHUNK_FLOATS, RotationDistribution
 from aquamam.errors import InputError
 from aquamam.images import ImageInput

@@ -6,14 +6,14 @@ is not a rotated one.
 """
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from aquamam.configs import Config
 from aquamam.datasets.base import Batch
 from aquamam.datasets.draws import uniforms, words
 from aquamam.datasets.pixels import augment_pixels
@@ -21,8 +21,10 @@ from aquamam.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentSettings:
+class AugmentSettings(Config):
     """How far each change goes at most; 0 leaves it out. Every example draws its own amounts."""
+
+    called = "an augmentation"
 
     share: float = 1.0  # of the examples; the others stay as they are
     turn_deg: float = 0.0  # in the image plane, either way; R turns along
@@ -42,17 +44,6 @@ class AugmentSettings:
             value = getattr(self, name)
             if not (math.isfinite(value) and 0 <= value <= most):
                 raise InputError(f"{name} of the augmentation must lie in 0 ... {most:g}, got {value}.")
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "AugmentSettings":
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise InputError(f"unknown augmentation {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
-        amounts: dict[str, Any] = {k: v if k == "occluders" else float(v) for k, v in values.items()}
-        return cls(**amounts)
 
 
 LIMITS = {

@@ -4,7 +4,7 @@ What is drawn belongs to the example, not to the training, so that held-out and 
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,19 +25,14 @@ from aquamam.symmetry import SymmetryGroup
 class Variation(AugmentSettings):
     """How far examples differ from a plain render; 0 leaves a change out. The image is never turned: rotations are uniform already."""
 
+    called = "a variation"
+
     lights: float = 0.0  # 0: the settings' light; 1: from anywhere on the viewer's side
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.turn_deg or not 0 <= self.lights <= 1:
             raise InputError(f"a variation has turn_deg 0 and lights from 0 to 1, got {self.turn_deg}, {self.lights}.")
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Variation":
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise InputError(f"unknown variation {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
-        return cls(**values)
 
 
 PLAIN = Variation()
