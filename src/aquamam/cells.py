@@ -92,9 +92,17 @@ class Cells:
 
     def legal(self, prefix: Int[Tensor, "*batch c"]) -> Bool[Tensor, "*batch bins"]:
         """Which bins may come next."""
-        bins = torch.arange(self.bins, device=prefix.device)
-        first = self.first_legal(prefix)[..., None]
-        return (bins >= first) & (bins < self.bins - first)
+        return ~self.illegal(prefix)
+
+    def illegal(self, prefix: Int[Tensor, "*batch c"]) -> Bool[Tensor, "*batch bins"]:
+        """Which bins may not: those whose centre is farther from zero than that of the first legal one. One comparison a bin."""
+        farthest = self.bins - 1 - 2 * self.first_legal(prefix)
+        return self._distances.to(prefix.device) > farthest[..., None]
+
+    @cached_property
+    def _distances(self) -> Int[Tensor, "bins"]:
+        """Distances of the bins' centres from zero in units of h / N."""
+        return (2 * torch.arange(self.bins) + 1 - self.bins).abs()
 
     def locate(self, point: ChartPoint) -> Int[Tensor, "*batch 3"]:
         """The cell of each point, always a legal one.
@@ -241,13 +249,16 @@ class Cells:
             * (self.chart.half_width / self.bins)
             * torch.where(2 * cell + 1 < self.bins, -1.0, 1.0)
         )
+        inside = self.chart.contains(u)[..., None]
+        if bool(inside.all()):
+            return u
         step = u - corner
         lowest, highest = torch.zeros_like(u[..., :1]), torch.ones_like(u[..., :1])
         for _ in range(40):  # where the segment from corner to centre leaves D
             middle = (lowest + highest) / 2
-            inside = self.chart.contains(corner + middle * step)[..., None]
-            lowest, highest = torch.where(inside, middle, lowest), torch.where(inside, highest, middle)
-        return torch.where(self.chart.contains(u)[..., None], u, corner + step * lowest / 2)
+            fits = self.chart.contains(corner + middle * step)[..., None]
+            lowest, highest = torch.where(fits, middle, lowest), torch.where(fits, highest, middle)
+        return torch.where(inside, u, corner + step * lowest / 2)
 
 
 def _slice_area(t, slack, a1, a2, a3, b2, b3, y_tied, z_tied) -> Tensor:

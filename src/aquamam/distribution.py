@@ -207,8 +207,9 @@ class Sentences(NamedTuple):
     log_prob: Float[Tensor, "rotations batch"]
 
 
-# (log-probability so far (R, B), log-probabilities of the next token (R, B, K)) -> parent row and token of each new row (R', B)
-Choose = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# (log-probability so far (R, B), log-probabilities of the next token (R, B, K)) -> parent row and token of each new row (R', B);
+# no parents where every row is its own
+Choose = Callable[[Tensor, Tensor], tuple[Tensor | None, Tensor]]
 
 
 class QuaternionSentences(RotationDistribution):
@@ -248,8 +249,8 @@ class QuaternionSentences(RotationDistribution):
         """Logits of the second and third token, -inf where illegal."""
         seen = self.cells.seen(point.u[..., :2], cell[..., :2]).float()
         logits, _ = self.conditionals.rest(point.chart, seen)
-        legal = torch.stack([self.cells.legal(cell[..., :1]), self.cells.legal(cell[..., :2])], -2)
-        return logits.float().masked_fill(~legal, -torch.inf)
+        illegal = torch.stack([self.cells.illegal(cell[..., :1]), self.cells.illegal(cell[..., :2])], -2)
+        return logits.float().masked_fill(illegal, -torch.inf)
 
     def smoothed_log_prob(self, value: Float[Tensor, "*shape 4"], sigma: float) -> Float[Tensor, "*shape"]:
         """`log_prob` with each token's label smeared over the legal bins of its axis by a Gaussian of `sigma` bins: a training target
@@ -285,20 +286,23 @@ class QuaternionSentences(RotationDistribution):
     def decode(self, choose: Choose, generator: torch.Generator | None = None) -> Sentences:
         """The one decoding loop: greedy, beam and sampling differ only in how they choose."""
         cells = self.cells
-        first = self._first()[None]
+        first = self._first()
         rows = torch.arange(self._batch, device=first.device)
-        total = torch.zeros_like(first[..., 0])
-        parent, token = choose(total, first)
-        total = first[parent, rows, token]
+        _, token = choose(torch.zeros_like(first[None, :, 0]), first[None])
+        total = first.gather(-1, token.T).T
         chart, cell = token // cells.bins, (token % cells.bins)[..., None]
         past: tuple[Tensor, ...] = ()
         while cell.shape[-1] < 3:
             logits, past = self.conditionals.rest(chart, self._shown(cell[..., -1], generator)[..., None], past)
-            log_p = logits[..., 0, :].float().masked_fill(~cells.legal(cell), -torch.inf).log_softmax(-1)
+            log_p = logits[..., 0, :].float().masked_fill(cells.illegal(cell), -torch.inf).log_softmax(-1)
             parent, token = choose(total, log_p)
-            total = total[parent, rows] + log_p[parent, rows, token]
-            chart, cell = chart[parent, rows], torch.cat([cell[parent, rows], token[..., None]], -1)
-            past = tuple(state[parent, rows] for state in past)
+            if parent is None:
+                total = total + log_p.gather(-1, token[..., None]).squeeze(-1)
+            else:
+                total = total[parent, rows] + log_p[parent, rows, token]
+                chart, cell = chart[parent, rows], cell[parent, rows]
+                past = tuple(state[parent, rows] for state in past) if cell.shape[-1] < 2 else ()
+            cell = torch.cat([cell, token[..., None]], -1)
         return Sentences(chart, cell, total)
 
     def _shown(self, bins: Int[Tensor, "rotations batch"], generator: torch.Generator | None) -> Tensor:
@@ -352,8 +356,10 @@ def _chunks(count: int, size: int) -> Iterator[int]:
 
 
 def _beam(width: int) -> Choose:
-    def choose(total: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(total: Tensor, log_p: Tensor) -> tuple[Tensor | None, Tensor]:
         rows, batch, tokens = log_p.shape
+        if width == rows == 1:
+            return None, log_p.argmax(-1)
         joint = (total[..., None] + log_p).transpose(0, 1).reshape(batch, rows * tokens)
         best = joint.topk(min(width, rows * tokens), dim=-1).indices.T
         return best // tokens, best % tokens
@@ -364,15 +370,14 @@ def _beam(width: int) -> Choose:
 def _sampler(count: int, generator: torch.Generator) -> Choose:
     """Inverse CDF: one uniform number a row, none for bins of probability zero."""
 
-    def choose(total: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(total: Tensor, log_p: Tensor) -> tuple[Tensor | None, Tensor]:
         rows, batch, _ = log_p.shape
         u = torch.rand((count, batch), generator=generator, dtype=torch.float64, device=log_p.device)
         if rows == 1:  # the first token: all samples of an image share one CDF
             cdf = log_p[0].double().exp().cumsum(-1)
             target = _below(u.T * cdf[:, -1:], cdf[:, -1:]).contiguous()
             return torch.zeros_like(u, dtype=torch.long), torch.searchsorted(cdf, target, right=True).T
-        parent = torch.arange(rows, device=log_p.device)[:, None].expand(rows, batch)
-        return parent, _inverse_cdf(log_p.exp(), u)
+        return None, _inverse_cdf(log_p.exp(), u)
 
     return choose
 

@@ -124,23 +124,21 @@ class Block(nn.Module):
         # one matrix product an image and head, however many rotations: (batch, heads, rotations * steps, tokens)
         shared = query.flatten(1, 2).transpose(1, 2) @ prefix.keys.transpose(-1, -2)
         # a rotation's own tokens are at most two: sums of products, not thousands of tiny matrix products
-        scores = [
-            (query * own_key[:, :, t : t + 1]).sum(-1) for t in range(total)
-        ]  # each (batch, rotations, steps, heads)
-        for t in range(total - steps + 1, total):  # a token does not see later ones
-            scores[t] = torch.cat(
-                [
-                    torch.full_like(scores[t][:, :, : t - total + steps], -torch.inf),
-                    scores[t][:, :, t - total + steps :],
-                ],
-                2,
-            )
-        private = torch.stack(scores, -1).flatten(1, 2).transpose(1, 2)
+        if steps == 1:
+            private = (query * own_key).sum(-1).permute(0, 3, 1, 2)  # (batch, heads, rotations, total)
+        else:
+            scores = [
+                (query * own_key[:, :, t : t + 1]).sum(-1) for t in range(total)
+            ]  # (batch, rotations, steps, heads)
+            for t in range(total - steps + 1, total):  # a token does not see later ones
+                sees = t - total + steps
+                scores[t] = torch.cat([torch.full_like(scores[t][:, :, :sees], -torch.inf), scores[t][:, :, sees:]], 2)
+            private = torch.stack(scores, -1).flatten(1, 2).transpose(1, 2)
         weights = self._drop(torch.cat([shared, private], -1).softmax(-1))
         attended = (weights[..., :-total] @ prefix.values).transpose(1, 2).unflatten(1, (-1, steps))
         mine = weights[..., -total:].transpose(1, 2).unflatten(1, (-1, steps))[..., None]
         for t in range(total):
-            attended = attended + mine[..., t, :] * own_value[:, :, t : t + 1]
+            attended = torch.addcmul(attended, mine[..., t, :], own_value[:, :, t : t + 1])
         return self._finish(x, attended.flatten(-2)), own
 
 
