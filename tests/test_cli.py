@@ -1,8 +1,13 @@
 """The command line: help, facts, and errors as one sentence."""
 
 import json
+import re
+import shlex
+import signal
 import subprocess
 import sys
+import time
+from importlib import import_module
 
 import pytest
 
@@ -67,10 +72,55 @@ def test_errors_are_one_sentence_and_exit_2(arguments, sentence, capsys):
     assert error.endswith(".")
 
 
-def test_unknown_commands_exit_2(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["fly"], "invalid choice: 'fly'"),
+        (["predict"], "required: IMAGE"),
+        (["predict", "x.png", "--wings"], "unrecognized arguments: --wings"),
+        (["predict", "x.png", "--strategy", "luck"], "invalid choice: 'luck'"),
+        (["reproduce", "toy", "--steps", "many"], "invalid int value: 'many'"),
+        (["data", "inspect"], "required: PATH"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told_in_one_sentence(arguments, sentence, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["fly"])
+        main(arguments)
     assert stop.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("aquamam: ")
+    assert sentence in error
+    assert "\n" not in error
+    assert error.endswith("--help tells more.")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_ends_every_command_with_130_and_no_traceback(command, monkeypatch, capsys):
+    def interrupted(args):
+        raise KeyboardInterrupt
+
+    examples = import_module(f"aquamam.commands.{command}").EXAMPLES
+    words = next(line for line in examples.splitlines() if f"aquamam {command}" in line).split(f"aquamam {command}")[1]
+    arguments = shlex.split(re.split(r"\s{2,}|\)|#| > ", words.strip())[0])
+    monkeypatch.setattr(f"aquamam.commands.{command}.run", interrupted)
+    assert main([command, *arguments]) == 130
+    assert capsys.readouterr().err == "aquamam: stopped.\n"
+
+
+def test_ctrl_c_ends_a_real_training_cleanly(tmp_path):
+    run = tmp_path / "run"
+    arguments = ["train", "die-small", "--data", "render:die", "--out", str(run), "--steps", "100000"]
+    for setting in ("dim=16", "heads=2", "layers=1", "hidden=16", "bins=12", "image_size=16", "stem=[4,4]"):
+        arguments += ["--set", setting]
+    arguments += ["--set", "stem_blocks=[0,0]", "--set", "batch_size=4", "--set", "validation_size=4"]
+    process = subprocess.Popen([sys.executable, "-m", "aquamam", *arguments], stderr=subprocess.PIPE, text=True)
+    while not run.exists() and process.poll() is None:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=120)[1]
+    assert process.returncode == 130, error
+    assert "Traceback" not in error
+    assert error.strip().splitlines()[-1].endswith("aquamam: stopped.")
 
 
 def test_train_command_trains_and_resumes(tmp_path, capsys):

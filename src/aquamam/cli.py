@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from aquamam import __version__
 
@@ -45,9 +46,16 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         self._action_max_length = 14  # argparse forgets that commands are indented
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells what is wrong in one sentence; the whole usage is a --help away."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"aquamam: {message.rstrip('.')}; {self.prog} --help tells more.\n")
+
+
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """The whole parser, or one whose only filled-in command is `command`: filling in all would import all."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="aquamam",
         description="Distributions over 3D rotations given an image.",
         epilog=EPILOG,
