@@ -76,7 +76,7 @@ class Page:
         path = self.out / "index.html"
         text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # no name may end the script
         page = asset("fit.html").replace("__TITLE__", html.escape(facts["name"])).replace("__DATA__", text)
-        if not done:
+        if not done and "note" not in facts:
             page = page.replace("<!--reload-->", '<meta http-equiv="refresh" content="20">')
         temporary = path.with_name(".index.html.tmp")
         temporary.write_text(page, encoding="utf-8")

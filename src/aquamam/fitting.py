@@ -61,7 +61,7 @@ class FitConfig:
     held_out: int = 2000  # images for calibration, and as many for the judgement
     views: int = 96  # directions from which ambiguity is looked for
     tolerance: float = 0.01  # of symmetries, as a share of the radius
-    groups: int = 4  # that are calibrated each for itself, from sure to unsure
+    groups: int = 6  # that are calibrated each for itself, from sure to unsure
 
     def __post_init__(self) -> None:
         if self.held_out < 20 * self.groups:
@@ -105,7 +105,7 @@ class Fit:
 
     def run(self) -> dict[str, Any]:
         """Do all that is not done yet; returns what fit.json says."""
-        self._claim()
+        self._check_folder()
         self.say(f"part          {self.file_mesh.name}: {len(self.file_mesh.faces):,} triangles")
         self.part = self.stages("part", self._part_inputs, self._find_part, [self.out / MESH_FILE])
         self.say(f"symmetries    {self.part['headline']}")
@@ -118,12 +118,14 @@ class Fit:
         trained = self._train()
         self._write_page()
         if not trained["best"] > LOG_UNIFORM + LEARNED:
+            self.facts["note"] = "Nothing was learned in this time: go on with a longer --time-budget."
+            self._write_page()
             raise NothingLearned(
                 f"nothing was learned in {trained['elapsed'] / 60:.1f} minutes of training: the validation log-likelihood {trained['best']:.2f} is "
                 f"not clearly above the uniform density's {LOG_UNIFORM:.2f}; the checkpoint is kept in {self.out / trained['folder']}, and the "
                 "same command with a longer --time-budget goes on from there."
             )
-        inputs = [self.part["mesh"], trained, self.config.held_out]
+        inputs = [self.part["mesh"], *(trained[key] for key in ("folder", "steps", "best")), self.config.held_out]
         factors = self.stages("temper", inputs, self._temper, [self.tempered])
         self.facts["temperatures"] = factors
         inputs = [*inputs, factors, self.config.groups]
@@ -140,10 +142,14 @@ class Fit:
 
     # The folder.
 
-    def _claim(self) -> None:
-        """Make the folder ours, unless it is another fit's."""
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return json.loads(json.dumps({"mesh": self.file_mesh.hash, **self.config.identity}))
+
+    def _check_folder(self) -> None:
+        """Raise InputError if the folder is another fit's, or somebody else's."""
         path = self.out / "work" / "inputs.json"
-        mine = json.loads(json.dumps({"mesh": self.file_mesh.hash, **self.config.identity}))
+        mine = self._identity
         if path.exists():
             there = json.loads(path.read_text(encoding="utf-8"))
             differ = [
@@ -160,8 +166,6 @@ class Fit:
             raise InputError(f"{self.out} is there already and is no fit of ours; give another folder with --out.")
         elif self.out.exists() and not self.out.is_dir():
             raise InputError(f"{self.out} is a file, and a fit needs a folder; give another one with --out.")
-        else:
-            write_text(path, json.dumps(mine))
 
     # The part.
 
@@ -175,6 +179,7 @@ class Fit:
         mesh, centre, scale = placed(self.file_mesh, found)
         check_part(mesh, found, self.config.model.image_size)
         assert found.group is not None
+        write_text(self.out / "work" / "inputs.json", json.dumps(self._identity))  # from here on the folder is ours
         write_mesh(mesh, self.out / MESH_FILE)
         write_text(
             self.out / "models_info.json", json.dumps({"1": models_info(self.file_mesh, found)}, indent=2) + "\n"
@@ -273,7 +278,8 @@ class Fit:
         return self.facts["training"]
 
     def _temper(self) -> dict[str, Any]:
-        model = self._load(self.best)
+        model = load(self.best)  # a few images: on the CPU wherever the rest is done
+        assert isinstance(model, AQuaMaM)
         factors = temper(model, self.data("temper", max(20, self.config.held_out // 2)))
         save_model(model, self.tempered)
         return factors

@@ -31,6 +31,7 @@ class Stages:
                 there = {}
             if there.get("key") == key:
                 return there["result"]
+        path.unlink(missing_ok=True)  # what follows may replace its files
         start = time.monotonic()
         result = make()
         seconds = round(time.monotonic() - start, 1)

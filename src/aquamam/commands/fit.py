@@ -97,11 +97,13 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
         "checkpoint_seconds": 30.0,
     }
     sizes = settings_for(budget)
+    held_out = sizes["held_out"] if args.held_out is None else args.held_out
     return FitConfig(
         model=apply(replace(chosen.model, image_size=_size(args.size, chosen.model)), values),
         train=apply(replace(chosen.train, schedule="cosine", **ours), values),
         plain=args.plain,
-        held_out=sizes["held_out"] if args.held_out is None else args.held_out,
+        held_out=held_out,
+        groups=min(max(held_out // 300, 1), 6),
         views=sizes["views"] if args.views is None else args.views,
         tolerance=args.tolerance,
     )

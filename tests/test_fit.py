@@ -1,0 +1,349 @@
+"""From a mesh to a model in one command: the folder is whole, a kill loses nothing, and bad parts are told in one sentence."""
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from parts import box, joined, moved
+from PIL import Image
+from scipy.spatial.transform import Rotation
+from test_page import CHROMIUM, DESKTOP, FLAGS, PHONE
+
+import aquamam
+from aquamam import fitpage, fitting
+from aquamam.cli import main
+from aquamam.datasets.rendered import RenderedDataset
+from aquamam.datasets.varied import CAMERA, PLAIN, VariedDataset
+from aquamam.discovery import Symmetries
+from aquamam.errors import InputError
+from aquamam.groups import NONE, SPHERE
+from aquamam.looks import Difference
+from aquamam.meshes import FIT_RADIUS, Mesh
+from aquamam.parts import check_part, open_part, placed, plain_colour, read_mesh, write_mesh
+from aquamam.plotting import known_object
+from aquamam.render import RenderSettings, render
+from aquamam.solids import solid
+from aquamam.stages import Stages
+from aquamam.symmetry import SymmetryGroup
+from aquamam.trials import Tolerance
+
+TINY = [
+    "--size", "16", "--steps", "6", "--held-out", "80", "--views", "3", "--quiet",
+    *(word for setting in (
+        "stem=[8,16]", "stem_blocks=[0,0]", "dim=16", "heads=2", "layers=1", "hidden=32", "bins=16", "smoothing=0", "batch_size=16",
+        "validation_size=32", "threads=0",
+    ) for word in ("--set", setting)),
+]  # fmt: skip
+
+
+def stl(mesh: Mesh) -> str:
+    """A mesh as an .stl file."""
+    lines = ["solid part"]
+    for corners in mesh.vertices[mesh.faces]:
+        vertices = "\n".join("vertex " + " ".join(f"{x:.17g}" for x in corner) for corner in corners)
+        lines.append(f"facet normal 0 0 0\nouter loop\n{vertices}\nendloop\nendfacet")
+    return "\n".join([*lines, "endsolid part", ""])
+
+
+def symmetries(found=NONE, centre=(0.0, 0.0, 0.0)) -> Symmetries:
+    return Symmetries(
+        found=found, centre=centre, radius=1.0, painted=False, tolerance=Tolerance(), distance=0.0, seen=Difference(0, 0)
+    )  # fmt: skip
+
+
+def forbidden(*_, **__):
+    raise AssertionError("this was done already")
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A fitted brick in millimetres, far from its file's origin: too short a time first, then a kill, then the rest."""
+    folder = tmp_path_factory.mktemp("fit")
+    file, out = folder / "brick.stl", folder / "brick"
+    file.write_text(stl(moved(box(1, 1.5, 2.2), Rotation.identity(), (120.0, -40.0, 20.0), 40.0)))
+    command = ["fit", str(file), "--out", str(out), *TINY]
+    with pytest.MonkeyPatch.context() as patch:
+        assert main(command) == 2
+        short = (out / "training" / "6steps" / "best.safetensors").read_bytes()
+        patch.setattr(fitting, "LEARNED", -math.inf)
+        for done in ("find_symmetries", "view_ambiguity"):
+            patch.setattr(fitting, done, forbidden)
+        with pytest.MonkeyPatch.context() as kill:
+            kill.setattr(fitting, "calibrate", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+            assert main(command) == 130
+        assert not (out / "model.safetensors").exists()
+        for done in ("temper",):
+            patch.setattr(fitting, done, forbidden)
+        assert main(command) == 0
+        patch.setattr(fitting, "calibrate", forbidden)
+        patch.setattr(fitting, "evaluate", forbidden)
+        (out / "index.html").unlink()
+        assert main(command) == 0
+    assert short == (out / "training" / "6steps" / "best.safetensors").read_bytes()
+    return file, out
+
+
+def test_a_fit_goes_on_where_it_was_killed_and_its_folder_is_whole(fitted):
+    _, out = fitted
+    names = {"model.safetensors", "index.html", "fit.json", "models_info.json", "symmetries.json", "mesh.npz"}
+    assert names | {"preview.png", "evaluation.html", "evaluation.json"} <= {path.name for path in out.iterdir()}
+    assert not list(out.rglob("*.tmp"))
+    facts = json.loads((out / "fit.json").read_text())
+    assert facts["part"]["symmetries"]["order"] == 4
+    assert facts["part"]["centre"] == pytest.approx([120, -40, 20], rel=1e-5)
+    assert facts["training"]["images"] == 6 * 16
+    assert facts["evaluation"]["images"] == sum(row["images"] for row in facts["classes"][1:]) == 80
+    assert facts["classes"][0]["kind"] == "all"
+    for row in facts["classes"]:
+        assert row["kind"] == "all" or row["kind"] == "curve" or int(row["kind"]) % 4 == 0  # whole orbits
+        for level, one in row["coverage"].items():
+            assert one["within_two_se"] == (abs(one["share"] - float(level)) <= 2 * one["se"])
+    info = json.loads((out / "models_info.json").read_text())["1"]
+    assert [info[f"size_{axis}"] for axis in "xyz"] == pytest.approx([40, 60, 88])  # the file's units
+    assert len(info["symmetries_discrete"]) == 3
+
+
+def test_a_fitted_folder_serves_prediction_and_evaluation(fitted, tmp_path, capsys):
+    _, out = fitted
+    picture = tmp_path / "photo.png"
+    Image.fromarray(render(read_mesh(out / "mesh.npz"), np.eye(3), RenderSettings(size=40))).save(picture)
+    assert main(["predict", str(picture), "--model", f"{out}/", "--json", "--samples", "20"]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert np.linalg.norm(answer["quaternion_xyzw"]) == pytest.approx(1, abs=1e-5)
+    assert main(["evaluate", str(out), "--count", "16", "--samples", "0", "--json", "--quiet"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert "varied as in training" in figures["data"]
+    assert figures["symmetries"] == {"brick": "known"}
+
+
+def test_a_loaded_fit_knows_its_part_and_carries_its_calibration(fitted):
+    _, out = fitted
+    model = aquamam.load(out)
+    known = known_object(model)
+    assert known is not None
+    assert (known.name, known.mesh.radius) == ("brick", pytest.approx(FIT_RADIUS))
+    found = model(Image.new("RGB", (20, 20))).region(0.9, generator=torch.Generator().manual_seed(0))
+    assert found.calibrated
+    assert model.info["symmetries"]["name"] == "D2"
+    assert model.info["data"]["variation"]["occluders"] == 1
+
+
+def test_photographs_fine_tune_a_fitted_folder(fitted, tmp_path, capsys):
+    _, out = fitted
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    rows = ["image,class,qx,qy,qz,qw,split"]
+    for i in range(6):
+        Image.fromarray(np.full((30, 20, 3), 40 * i, np.uint8)).save(photos / f"{i}.png")
+        rows.append(f"{i}.png,brick,0,0,0,1,{'valid' if i > 3 else 'train'}")
+    (photos / "photos.csv").write_text("\n".join(rows) + "\n")
+    (photos / "symmetries.json").write_bytes((out / "symmetries.json").read_bytes())
+    arguments = ["train", "die-small", "--from", f"{out}/", "--data", str(photos), "--out", str(tmp_path / "tuned")]
+    assert main([*arguments, "--steps", "2", "--set", "batch_size=4", "--set", "labels_per_image=4", "--quiet"]) == 0
+    assert "2 steps" in capsys.readouterr().out
+    tuned = aquamam.load(tmp_path / "tuned")
+    assert tuned.config == aquamam.load(out).config
+    assert "calibration" not in tuned.info  # the old scores say nothing about the new weights
+
+
+def test_a_folder_belongs_to_one_part(fitted, tmp_path, capsys):
+    file, out = fitted
+    for arguments, sentence in (
+        (["fit", "tet", "--out", str(out), *TINY], "holds another fit: mesh"),
+        (["fit", str(file), "--out", str(out), *TINY, "--plain"], "plain differ"),
+        (["fit", str(file), "--out", str(file.parent), *TINY], "is no fit of ours"),
+        (["fit", str(file), "--out", str(file), *TINY], "is a file"),
+        (["fit", "nothing.stl"], "neither a file nor a solid"),
+        (["fit", "tet", "--size", "60"], "multiple of 16"),
+        (["fit", "tet", "--preset", "toy"], "reads images"),
+        (["fit", "tet", "--time-budget", "soon"], "45m"),
+        (["fit", "tet", "--held-out", "10"], "held-out images"),
+        (["fit", "tet", "--set", "colour=1"], "colour"),
+    ):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert sentence in error
+        assert error.count("\n") == 1
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+BRICK = box(1, 1.5, 2.2)
+BAD = {
+    "inside out": replace(BRICK, faces=BRICK.faces[:, ::-1]),
+    "half inside out": replace(BRICK, faces=np.where(np.arange(12)[:, None] < 5, BRICK.faces[:, ::-1], BRICK.faces)),
+    "doubled faces": replace(BRICK, faces=np.concatenate([BRICK.faces, BRICK.faces])),
+    "an open box": replace(BRICK, faces=BRICK.faces[2:]),
+    "three faces on an edge": replace(BRICK, faces=np.concatenate([BRICK.faces, [[0, 1, 7]]])),
+    "bodies through one another": joined(BRICK, moved(BRICK, Rotation.from_rotvec([0.3, 0.5, 0.2]))),
+    "two bodies": joined(BRICK, box(0.4, 0.4, 0.4, at=(2.0, 0, 0))),
+    "huge": moved(BRICK, Rotation.identity(), (1e12, 0, 0), 1e12),
+    "tiny": moved(BRICK, Rotation.identity(), (1e-12, 0, 0), 1e-12),
+    "a flat sheet": replace(BRICK, faces=BRICK.faces[:1]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_odd_meshes_are_placed_and_seen(name, tmp_path):
+    (tmp_path / "odd.stl").write_text(stl(BAD[name]))
+    mesh, centre, scale = placed(open_part(str(tmp_path / "odd.stl")), symmetries())
+    assert mesh.radius == pytest.approx(FIT_RADIUS)
+    check_part(mesh, symmetries(), 32)
+    own = BAD[name].vertices[np.unique(BAD[name].faces)]
+    assert np.abs((own - centre) * scale).max() <= FIT_RADIUS * (1 + 1e-5)  # the way back to the file is known
+    write_mesh(mesh, tmp_path / "mesh.npz")
+    assert read_mesh(tmp_path / "mesh.npz").hash == mesh.hash
+
+
+def test_which_side_of_a_face_is_out_does_not_change_the_pictures(tmp_path):
+    turns = Rotation.random(6, random_state=0).as_matrix()
+    pictures = [render(BAD[name], turns, RenderSettings(size=32)) for name in ("inside out", "half inside out")]
+    for picture in pictures:
+        assert np.array_equal(picture, render(BRICK, turns, RenderSettings(size=32)))
+
+
+def test_parts_that_no_picture_tells_about_are_refused(tmp_path):
+    far = joined(box(1, 1, 1), box(1, 1, 1, at=(3000.0, 0, 0)))
+    mesh, _, _ = placed(far, symmetries())
+    with pytest.raises(InputError, match=r"fills 0\.\d of the 64 x 64 pixels"):
+        check_part(mesh, symmetries(), 64)
+    with pytest.raises(InputError, match="nothing to learn"):
+        check_part(BRICK, symmetries(SPHERE), 64)
+    for text, sentence in (
+        ("solid a\nendsolid a\n", "triangle"),
+        (stl(replace(BRICK, vertices=0 * BRICK.vertices)), "area"),
+    ):
+        (tmp_path / "bad.stl").write_text(text)
+        with pytest.raises(InputError, match=sentence):
+            open_part(str(tmp_path / "bad.stl"))
+
+
+def test_symmetric_parts_turn_about_the_centre_of_their_symmetries():
+    # a triangle's box has another middle than the triangle
+    corners = np.array(
+        [(math.cos(a), math.sin(a), z) for z in (-0.3, 0.3) for a in (0, 2 * math.pi / 3, 4 * math.pi / 3)]
+    )
+    wedge = Mesh(
+        vertices=corners,
+        faces=np.array([(0, 2, 1), (3, 4, 5), (0, 1, 4), (0, 4, 3), (1, 2, 5), (1, 5, 4), (2, 0, 3), (2, 3, 5)]),
+    )
+    group = SymmetryGroup.cyclic(3, (0.0, 0.0, 1.0))
+    mesh, centre, _ = placed(wedge, symmetries(replace(NONE, name="C3", group=group)))
+    assert centre == [0.0, 0.0, 0.0]
+    plain, middle, _ = placed(wedge, symmetries())
+    assert middle == pytest.approx([0.25, 0, 0])
+    turn = Rotation.from_rotvec([0, 0, 2 * math.pi / 3]).as_matrix()
+    views = Rotation.random(4, random_state=1).as_matrix()
+    same = [np.abs(render(m, views).astype(int) - render(m, views @ turn)).mean() for m in (mesh, plain)]
+    assert same[0] < 0.5 < same[1]
+
+
+def test_the_background_is_no_colour_of_the_part():
+    assert plain_colour(BRICK) == (255, 255, 255)
+    white = replace(BRICK, colours=np.full((8, 3), 255, np.uint8))
+    assert plain_colour(white) != (255, 255, 255)
+
+
+# --- renders ----------------------------------------------------------------------------------------------------------
+
+
+def test_varied_renders_are_functions_of_their_number_and_plain_ones_are_those_of_render():
+    settings, group = RenderSettings(size=24), SymmetryGroup.cyclic(3, (-1.0, 1.0, 1.0))
+    mesh = solid("tetX").mesh
+    data = VariedDataset(mesh, settings, CAMERA, symmetry=group, seed=3, split="test", length=9)
+    batch = data.batch(range(9))
+    assert all(np.array_equal(data.image(i), batch.images[i].permute(1, 2, 0).numpy()) for i in (0, 5))
+    described = json.loads(json.dumps(data.describe()))
+    again = VariedDataset.again(mesh, described, seed=3, split="test", length=9)
+    assert torch.equal(again.batch(range(9)).images, batch.images)
+    assert again.describe() == described
+    other = VariedDataset(mesh, settings, CAMERA, seed=3, split="calibration", length=9)
+    assert not (other.batch(range(9)).rotations == batch.rotations).any()
+    plain = VariedDataset(mesh, settings, PLAIN, seed=3, split="test", length=9)
+    assert torch.equal(
+        plain.batch(range(9)).images,
+        RenderedDataset(solid("tetX"), settings, seed=3, split="test").batch(range(9)).images,
+    )
+    assert torch.equal(plain.batch(range(9)).rotations, batch.rotations)
+    assert not torch.equal(plain.batch(range(9)).images, batch.images)
+    with pytest.raises(InputError, match="turn_deg 0"):
+        replace(CAMERA, turn_deg=10.0)
+
+
+def test_lights_come_from_the_viewers_side():
+    lights = VariedDataset(BRICK, RenderSettings(size=8), CAMERA)._lights(np.arange(2000))
+    assert lights[:, 2].min() > 0
+    assert np.abs(lights[:, :2].mean(0)).max() < 0.05
+    assert lights[:, :2].std(0).min() > 0.3
+
+
+def test_a_stage_is_done_again_when_its_inputs_or_its_files_change(tmp_path):
+    stages, done = Stages(tmp_path), []
+
+    def make():
+        done.append(1)
+        (tmp_path / "file").touch()
+        return {"value": len(done)}
+
+    for inputs, value in (([1], 1), ([1], 1), ([2], 2), ([2], 2)):
+        assert stages("s", inputs, make, [tmp_path / "file"]) == {"value": value}
+    (tmp_path / "file").unlink()
+    assert stages("s", [2], make, [tmp_path / "file"]) == {"value": 3}
+    (tmp_path / "s.json").write_text('{"key": ')
+    assert stages("s", [2], make) == {"value": 4}
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_one_file_and_a_hostile_name_stays_text(fitted, tmp_path):
+    _, out = fitted
+    text = (out / "index.html").read_text()
+    assert not re.search(r"""(src|href)\s*=\s*["'](?!data:|evaluation\.html)""", text)
+    assert "default-src 'none'" in text
+    assert 'http-equiv="refresh"' not in text
+    facts = json.loads((out / "fit.json").read_text())
+    name = "</script><img src=x onerror=alert(1)>"
+    page = fitpage.Page(tmp_path, read_mesh(out / "mesh.npz"), VariedDataset(BRICK, RenderSettings(size=16)))
+    text = page.write({**facts, "name": name}).read_text()
+    assert "<img src=x" not in text
+    assert 'http-equiv="refresh"' in text  # not done yet
+
+
+def test_the_page_shows_everything_on_a_desktop_and_on_a_phone(fitted):
+    if CHROMIUM is None:
+        return  # the text was checked above
+    from playwright.sync_api import sync_playwright
+
+    _, out = fitted
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        for view in (DESKTOP, PHONE):
+            page, troubles = browser.new_page(viewport=view), []
+            page.on("pageerror", lambda error, troubles=troubles: troubles.append(str(error)))
+            page.on("console", lambda m, troubles=troubles: troubles.append(m.text) if m.type == "error" else None)
+            page.goto((out / "index.html").as_uri())
+            page.hover("canvas >> nth=1")
+            assert "mean error" in page.inner_text("#tip")
+            assert page.locator("canvas").count() == 2
+            assert page.locator(".case").count() == 12
+            assert page.evaluate("document.documentElement.scrollWidth") <= view["width"]
+            assert troubles == []
+        browser.close()
+
+
+def test_too_short_a_time_is_told_and_the_checkpoint_kept(fitted, capsys, monkeypatch):
+    file, out = fitted
+    started = []
+    monkeypatch.setattr(fitting, "load", lambda path, **_: started.append(path) or aquamam.load(path))
+    assert main(["fit", str(file), "--out", str(out), *TINY, "--steps", "3"]) == 2
+    error = capsys.readouterr().err
+    assert "nothing was learned" in error
+    assert "training/3steps" in error
+    assert aquamam.load(out / "training" / "3steps") is not None
+    assert started == [out / "training" / "6steps" / "best.safetensors"]  # another budget goes on from what there is
+    assert "Nothing was learned" in (out / "index.html").read_text()
