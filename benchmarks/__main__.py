@@ -1,4 +1,4 @@
-"""Every comparison in one run: python -m benchmarks [NAME ...] [--rounds 5] [--write].
+"""Every comparison in one run: python -m benchmarks [NAME ...] [--rounds 5] [--cpu] [--write].
 
 Prints a table and one JSON line a figure; --write puts the table into benchmarks/README.md with machine, commit and date.
 """
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from benchmarks import core, startup
-from benchmarks.measure import Figure, machine, report
+from benchmarks import core, growth, startup
+from benchmarks.measure import Figure, machine, report, use_cpu_time
 
 PARTS: dict[str, Callable[[int], list[Figure]]] = {
     "rotations": lambda rounds: core.likelihoods_and_samples(rounds, share=10),
@@ -19,7 +19,9 @@ PARTS: dict[str, Callable[[int], list[Figure]]] = {
     "training": lambda rounds: [core.training_step(rounds)],
     "toy": lambda rounds: [core.toy_training(rounds)],
     "ipdf": core.against_ipdf,
-    "startup": lambda rounds: startup.figures(rounds),
+    "startup": startup.figures,
+    "memory": lambda rounds: [startup.million()],
+    "growth": growth.figures,
 }
 
 HEAD = """# Benchmarks
@@ -34,8 +36,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[], help=", ".join(PARTS))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--cpu", action="store_true", help="CPU seconds instead of the clock's: for a machine that others use too"
+    )
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
+    if args.cpu:
+        use_cpu_time()
     figures = [figure for name in args.parts or PARTS for figure in PARTS[name](args.rounds)]
     report(figures)
     if args.write:

@@ -11,7 +11,7 @@ import torch
 
 from aquamam.checkpoint import import_original
 from aquamam.rotations import random_quat
-from benchmarks.measure import Figure, compare, matrix_product_limit, median_seconds
+from benchmarks.measure import Figure, compare, share_of_limit
 from benchmarks.plain import PlainAQuaMaM
 
 DIE = {"bins": 500, "dim": 512, "heads": 8, "layers": 6, "image": 224, "patch": 16}
@@ -103,22 +103,12 @@ def encoder_share(rounds: int) -> list[Figure]:
     with torch.inference_mode():
         for batch in (1, 16):
             images = torch.rand(batch, 3, 224, 224)
-            limit = matrix_product_limit()
-            seconds = median_seconds(lambda images=images: ours.encode(images), rounds)
-            best = encoder_flops(batch) / limit
             figures.append(
-                Figure(
-                    f"encoder at batch {batch}: share of the limit",
-                    seconds,
-                    "its FLOPs at the limit",
-                    best,
-                    best / seconds,
-                    0.85,
-                    rounds,
-                    "",
-                    best / seconds,
+                share_of_limit(
+                    f"encoder at batch {batch}: share of the limit", lambda images=images: ours.encode(images),
+                    encoder_flops(batch), at_least=0.85, rounds=2 * rounds if batch == 1 else rounds,
                 )
-            )
+            )  # fmt: skip
     return figures
 
 

@@ -1,4 +1,7 @@
-"""Interleaved medians: the sides of a comparison take turns, so that a noisy machine troubles them alike."""
+"""Interleaved medians: the sides of a comparison take turns, so that a noisy machine troubles them alike.
+
+Seconds are the clock's, or with `use_cpu_time` those that the process computed: on a machine that others use too, only these can be compared.
+"""
 
 import json
 import platform
@@ -6,14 +9,21 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
+
+_clock: Callable[[], float] = time.perf_counter
+
+
+def use_cpu_time() -> None:
+    global _clock
+    _clock = time.process_time
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One comparison: seconds of both sides, and how many times faster ours is."""
+    """One comparison: seconds of both sides, and how many times faster ours is. Or another quantity beside its target."""
 
     name: str
     ours_seconds: float
@@ -41,22 +51,42 @@ def compare(
     return Figure(name, mine, other_name, theirs, theirs / mine, at_least, rounds, note, share)
 
 
+def share_of_limit(name: str, work: Callable[[], object], flops: float, *, at_least: float, rounds: int) -> Figure:
+    """Seconds of the work beside those that its FLOPs would take at the rate of a large matrix product, which takes turns with it."""
+    product, product_flops = large_product()
+    f = compare(
+        name,
+        work,
+        "its FLOPs at the limit",
+        product,
+        at_least=at_least,
+        rounds=rounds,
+        other_scale=flops / product_flops,
+    )
+    return replace(f, share_of_limit=f.ratio)
+
+
 def median_seconds(work: Callable[[], object], rounds: int) -> float:
     work()
     return statistics.median(_timed(work) for _ in range(rounds))
 
 
-def matrix_product_limit(size: int = 2048) -> float:
-    """FLOP/s of a large float32 matrix product, best of five: what this machine can do now."""
+def large_product(size: int = 2048) -> tuple[Callable[[], object], float]:
+    """A large float32 matrix product and its FLOPs: the yardstick of what the machine can do."""
     a, b = torch.randn(size, size), torch.randn(size, size)
-    best = min(_timed(lambda: a @ b) for _ in range(6))
-    return 2 * size**3 / best
+    return lambda: a @ b, 2 * size**3
+
+
+def matrix_product_limit() -> float:
+    """FLOP/s of the large product, best of six: what this machine can do now."""
+    product, flops = large_product()
+    return flops / min(_timed(product) for _ in range(6))
 
 
 def _timed(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    start = _clock()
     work()
-    return time.perf_counter() - start
+    return _clock() - start
 
 
 def machine() -> dict[str, object]:
@@ -70,6 +100,7 @@ def machine() -> dict[str, object]:
     return {
         "cpu": cpu,
         "threads": torch.get_num_threads(),
+        "clock": "CPU time" if _clock is time.process_time else "wall time",
         "torch": torch.__version__,
         "commit": commit,
         "date": time.strftime("%Y-%m-%d"),
@@ -78,10 +109,11 @@ def machine() -> dict[str, object]:
 
 def report(figures: list[Figure]) -> None:
     """A table, then one JSON line a figure."""
-    print(f"{'work':58} {'ours':>10} {'other':>10} {'ratio':>8} {'target':>7}  against")
+    print(f"{'work':58} {'ours':>9} {'other':>9} {'ratio':>8} {'target':>8} {'limit':>6}  against")
     for f in figures:
+        limit = f"{f.share_of_limit:6.0%}" if f.share_of_limit else " " * 6
         print(
-            f"{f.name:58} {f.ours_seconds:9.4f}s {f.other_seconds:9.4f}s {f.ratio:7.1f}x {f.at_least:6.1f}x  {f.other}"
+            f"{f.name:58} {f.ours_seconds:9.4f} {f.other_seconds:9.4f} {f.ratio:7.2f}x {f.at_least:7.2f}x {limit}  {f.other}"
         )
     for f in figures:
         print(json.dumps(asdict(f) | machine()))

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 import aquamam
+from aquamam import layers
 from aquamam.errors import InputError
 from aquamam.model import AQuaMaM, ModelConfig
 from aquamam.presets import MODELS
@@ -98,6 +99,25 @@ def test_images_in_a_batch_do_not_see_each_other(model, generator):
         together = model(x).log_prob(q)
         alone = torch.cat([model(x[i : i + 1]).log_prob(q[:, i : i + 1]) for i in range(4)], 1)
     assert torch.allclose(together, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("floats", [1, 1 << 20])
+@pytest.mark.parametrize("fused", [True, False])
+def test_outside_of_autograd_the_same_comes_out(model, floats, fused, monkeypatch, generator):
+    """In place, a few images at a time, with or without oneDNN's fused GELU: the numbers are those that training sees."""
+    monkeypatch.setattr(layers, "CACHE_FLOATS", floats)
+    monkeypatch.setattr(layers, "FUSED_GELU", layers.FUSED_GELU if fused else None)
+    x, q = inputs(model, 5), random_quat((20, 5), generator=generator)
+    kept = x.clone()
+    recorded = model(x)
+    with torch.no_grad():
+        quick = model(x)
+        assert torch.allclose(quick.log_prob(q), recorded.log_prob(q), atol=1e-5)
+        assert torch.allclose(quick.mode, recorded.mode, atol=1e-6)
+        for mine, theirs in zip(quick.conditionals.layers, recorded.conditionals.layers):
+            assert torch.allclose(mine.keys, theirs.keys, atol=1e-5)
+            assert torch.allclose(mine.values, theirs.values, atol=1e-5)
+    assert torch.equal(x, kept)
 
 
 def test_log_prob_is_differentiable_in_every_weight(model, generator):
