@@ -12,6 +12,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import pkgutil
 import re
 import runpy
@@ -36,7 +37,7 @@ from aquamam.model import ModelConfig
 from aquamam.presets import PRESETS
 from aquamam.recipes import TrainConfig
 from aquamam.render import RenderSettings, render
-from aquamam.rotations import random_quat
+from aquamam.rotations import random_quat, rotvec_to_quat
 from aquamam.solids import solid
 
 RUN = {"predict", "sample", "density", "plot", "info", "data", "completion", "symmetries"}
@@ -52,7 +53,7 @@ def filled(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     views = torch.cat([torch.tensor([[0.0, 0, 0, 1]]), random_quat((2,), generator=torch.Generator().manual_seed(0))])
     five, *others = render(solid("die").mesh, views.double().numpy(), RenderSettings(size=64))
-    pictures = ["die.png", "picture.png", "photo.png", "part.png", "part.jpg", "out/demo/five-input.png"]
+    pictures = ["die.png", "picture.png", "photo.png", "crop.png", "part.png", "part.jpg", "out/demo/five-input.png"]
     for name, pixels in [*((name, five) for name in pictures), *zip(["photos/a.png", "photos/b.png"], others)]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / name)
@@ -61,11 +62,26 @@ def filled(tmp_path_factory) -> Path:
     for name in ("rotations.csv", "candidates.csv"):
         with (folder / name).open("w", newline="") as file:
             csv.writer(file).writerows([["qx", "qy", "qz", "qw"], *views.tolist()])
-    for name in ("die", "part", "part2"):
-        save_model(tiny_model(image_size=64, stem=(4, 8, 8, 8), stem_blocks=(0, 0, 0, 0)), folder / "runs" / name)
+    with (folder / "photos" / "labels.csv").open("w", newline="") as file:  # the same two pictures in every split
+        splits = [[name, split] for split in ("train", "valid", "calibration", "test") for name in ("a.png", "b.png")]
+        rows = [[*row, *view] for row, view in zip(splits, views[1:].tolist() * 4)]
+        csv.writer(file).writerows([["image", "split", "qx", "qy", "qz", "qw"], *rows])
+    for name in ("runs/die", "runs/part", "runs/part2", "part", "part-photos"):
+        save_model(tiny_model(image_size=64, stem=(4, 8, 8, 8), stem_blocks=(0, 0, 0, 0)), folder / name)
     data = ["render", "die", "--out", str(folder / "data/die"), "--size", "64", "--workers", "1"]
     assert main([*data, "--split", "train=8,valid=4,test=4"]) == 0
     return folder
+
+
+def frames_of_a_turning_die() -> dict:
+    """What tracking.md takes for granted: three frames of a turntable, a stream of them, a rotation."""
+    turns = [rotvec_to_quat(torch.tensor([0, math.radians(a), 0], dtype=torch.float64)) for a in (0.0, 12.0, 90.0)]
+    frames = [Image.fromarray(render(solid("die").mesh, turn.numpy(), RenderSettings(size=64))) for turn in turns]
+    steps = [turns[0], turns[1]]
+    return {"frames": frames, "stream": list(zip(frames, steps)), "q": torch.tensor([[0.0, 0, 0, 1]])}
+
+
+GIVEN = {"tracking.md": frames_of_a_turning_die}
 
 
 @pytest.fixture
@@ -79,7 +95,7 @@ def world(filled, tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(page, world):
-    names: dict = {"__name__": "page"}
+    names: dict = {"__name__": "page", **(GIVEN[page.name]() if page.name in GIVEN else {})}
     blocks = blocks_of(page)
     for block in blocks:
         if block.language == "python" and block.page.relative_to(ROOT).as_posix() not in ELSEWHERE:
