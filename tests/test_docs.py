@@ -93,7 +93,7 @@ def world(filled, tmp_path, monkeypatch) -> Path:
     return tmp_path / "world"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_code_of_a_page_runs(page, world):
     names: dict = {"__name__": "page", **(GIVEN[page.name]() if page.name in GIVEN else {})}
     blocks = blocks_of(page)
@@ -272,7 +272,7 @@ def test_code_for_cpp_compiles():
                 subprocess.run(arguments, input=block.text, text=True, check=True)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_in_sentences_exist(page):
     for text in inline_commands(page):
         program, name, *rest = text.split()
