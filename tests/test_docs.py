@@ -13,6 +13,7 @@ import csv
 import io
 import json
 import math
+import os
 import pkgutil
 import re
 import runpy
@@ -330,3 +331,20 @@ def test_the_reference_names_what_exists():
     assert len(named) == len(set(named))
     for name in named:
         assert pkgutil.resolve_name(name).__doc__, name
+
+
+def test_the_site_is_built_without_a_warning_and_needs_no_other_host(tmp_path):
+    """`strict` is set in mkdocs.yml: a broken link or an unknown name of the reference ends the build."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert not run.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > len([page for page in PAGES if ROOT / "docs" in page.parents])
+    for page in pages:
+        text = page.read_text()
+        loaded = re.findall(r'<(?:script|link|img|iframe)[^>]* (?:src|href)="(https?:)?//', text)
+        assert not loaded, page.name
+        assert "arithmatex" not in text, f"a formula of {page.name} is not MathML"
