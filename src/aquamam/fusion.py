@@ -14,7 +14,7 @@ are together, as views of one rotation, than as views of unrelated ones. Far bel
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from aquamam.rotations import LOG_UNIFORM, as_unit_quat, chordal_mean, inverse, 
 SAMPLES = 2048  # points behind a fused posterior
 TRIAL = 512  # points of a round that looks for a proposal
 ROUNDS = 8  # of looking, at most
-ENOUGH = 0.3  # share of points that count at which no more is looked for
+ENOUGH, FAIR = 0.3, 0.1  # shares of points that count at which no more is looked for: at once, or if it no longer grows
 KERNELS = 256  # of a proposal
 WIDTH = 0.6  # of a kernel, in distances to its twelfth neighbour
 SHARES = (0.25, 0.7, 0.05)  # of frames, kernels and uniform rotations in a proposal that has moved
@@ -115,14 +115,21 @@ class _Proposal:
             parts.append(random_quat((counts[2], batch), generator=generator, dtype=torch.float64, device=device))
         return _shuffled(torch.cat(parts), generator)
 
+    def log_density(
+        self, q: Float64[Tensor, "points batch 4"], log_ratios: Float64[Tensor, "points frames batch"]
+    ) -> Float64[Tensor, "points batch"]:
+        """With respect to the uniform distribution."""
+        mixture = log_ratios.logsumexp(1) - math.log(log_ratios.shape[1])
+        if self.kernels is None:
+            return mixture
+        parts = [mixture, self.kernels.log_prob(q) - LOG_UNIFORM, torch.zeros_like(mixture)]
+        return torch.stack([math.log(share) + part for share, part in zip(self.shares, parts)]).logsumexp(0)
+
     def weigh(self, q: Float64[Tensor, "points batch 4"]) -> "_Points":
+        """Points with the weights that make them stand for the product."""
         ratios = self.frames.log_ratios(q)
         log_total = self.frames.total(ratios)
-        parts = [ratios.logsumexp(1) - math.log(ratios.shape[1])]
-        if self.kernels is not None:
-            parts += [self.kernels.log_prob(q) - LOG_UNIFORM, torch.zeros_like(log_total)]
-            parts = [math.log(share) + part for share, part in zip(self.shares, parts)]
-        return _Points(q, ratios, log_total, log_total - torch.stack(parts).logsumexp(0))
+        return _Points(q, ratios, log_total, log_total - self.log_density(q, ratios))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +145,11 @@ class _Points:
     def share(self) -> Float64[Tensor, "points batch"]:
         """Weights that sum to one."""
         return self.log_weight.softmax(0)
+
+    @property
+    def impossible(self) -> Bool[Tensor, "batch"]:
+        """Whether no point is allowed by all frames."""
+        return ~(self.log_weight > -torch.inf).any(0)
 
     @property
     def effective(self) -> Float64[Tensor, "batch"]:
@@ -159,26 +171,29 @@ class _Points:
 
 
 def _look(frames: _Frames, trial: int, generator: torch.Generator | None) -> _Proposal:
-    """A proposal under which enough points count, or for each object the best one found."""
-    proposal = _Proposal(frames)
-    tried: list[tuple[KernelMixture, Tensor]] = []
-    for _ in range(ROUNDS):
-        points = proposal.weigh(proposal.draw(trial, generator))
-        if not bool((points.log_weight > -torch.inf).any(0).all()):
-            return proposal
-        if proposal.kernels is not None:
-            tried.append((proposal.kernels, points.effective))
-        if bool((points.effective >= ENOUGH * trial).all()):
-            return proposal
+    """A proposal under which enough points count, or the last one of several rounds.
+
+    Kernels are put around the points of all rounds so far, weighed against the mixture of all their proposals: a round whose own weights
+    look even may just have missed the peak.
+    """
+    proposals = [_Proposal(frames)]
+    rounds: list[_Points] = []
+    while len(rounds) < ROUNDS:
+        points = proposals[-1].weigh(proposals[-1].draw(trial, generator))
+        share = points.effective / trial
+        # cells are rough, and of a product of rough densities no mixture of kernels makes more than a part count
+        settled = len(rounds) > 1 and bool(((share >= FAIR) & (points.effective <= rounds[-1].effective)).all())
+        if bool(points.impossible.any()) or bool((share >= ENOUGH).all()) or settled:
+            break
+        rounds.append(points)
+        every = _Points(*(torch.cat([getattr(r, f.name) for r in rounds]) for f in fields(_Points)))
+        mixture = torch.stack([p.log_density(every.q, every.log_ratios) for p in proposals]).logsumexp(0)
+        every = replace(every, log_weight=every.log_total - mixture)
         # where few points count they would be few different centres: a power of the weights lets more of them count
-        index = points.pick(KERNELS, generator, points.power(KERNELS / 4))
-        centres = points.q.gather(0, index.unsqueeze(-1).expand(*index.shape, 4))
-        proposal = _Proposal(frames, KernelMixture(centres, WIDTH * crowding(centres)))
-    best = torch.stack([effective for _, effective in tried]).argmax(0)
-    columns = torch.arange(len(best), device=best.device)
-    centres = torch.stack([kernels.centres for kernels, _ in tried])[best, :, columns].transpose(0, 1)
-    sigma = torch.stack([kernels.sigma for kernels, _ in tried])[best, :, columns].T
-    return _Proposal(frames, KernelMixture(centres, sigma))
+        index = every.pick(KERNELS, generator, every.power(KERNELS / 4))
+        centres = every.q.gather(0, index.unsqueeze(-1).expand(*index.shape, 4))
+        proposals.append(_Proposal(frames, KernelMixture(centres, WIDTH * crowding(centres))))
+    return proposals[-1]
 
 
 # --- the fused posterior ----------------------------------------------------------------------------------------------
@@ -338,9 +353,8 @@ def fuse(
     with torch.no_grad():
         proposal = _look(frames, min(samples, max(TRIAL, 16 * count)), generator)
         points = proposal.weigh(proposal.draw(samples, generator))
-    impossible = ~(points.log_weight > -torch.inf).any(0)
-    if bool(impossible.any()):
-        which = impossible.nonzero().flatten().tolist()
+    if bool(points.impossible.any()):
+        which = points.impossible.nonzero().flatten().tolist()
         raise InputError(
             f"frames must leave a rotation that all allow, and those of object {which[0]} leave none; check the relative rotations."
         )

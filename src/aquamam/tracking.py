@@ -29,7 +29,8 @@ class Tracker:
         kept as a factor of the product, and an update takes time in proportion to the frames so far.
     outliers: share of belief that is spread over all rotations at each noisy step, so that a tracker that is wrong finds back.
     radius_deg: the answer is a mean over the belief this near to it, and this ball's share of belief is the answer's standing.
-    lost: the answer jumps to another place when that holds more than so many times the share of the place next to the old answer.
+    lost: the answer jumps to another place when that holds more than so many times the share of the place next to the old answer,
+        beyond what the number of samples leaves to chance.
     """
 
     def __init__(
@@ -132,7 +133,9 @@ class Tracker:
         if before is None:
             return best, best_share, False
         stay, stay_share = self._settle(q, before)
-        if stay_share > 0 and max(best_share, float(share[0])) <= self.lost * stay_share:
+        # counts of samples err by their square roots, and twice that is no chance
+        other, here = max(best_share, float(share[0])) * len(q), stay_share * len(q)
+        if here > 0 and other - 2 * other**0.5 <= self.lost * (here + 2 * here**0.5):
             return stay, stay_share, False
         away = float(angles_deg(best[None], before[None])) > self.radius_deg
         return best, best_share, away

@@ -1,0 +1,320 @@
+"""Products of posteriors over frames, and answers that stay with one of several equivalent poses."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from binghams import bingham_posterior, cylinder, four_fives, turns
+from tables import table_posterior
+from torch import Tensor
+
+import aquamam
+from aquamam.baselines.classification import CellProbabilities
+from aquamam.baselines.directional import log_bingham_constant
+from aquamam.cells import Cells
+from aquamam.charts import get_chart
+from aquamam.errors import InputError
+from aquamam.fusion import FusionWarning, fuse
+from aquamam.grid import grid_size, so3_grid
+from aquamam.kernels import KernelMixture
+from aquamam.modes import find_modes
+from aquamam.rotations import LOG_UNIFORM, geodesic_angle, inverse, multiply, random_quat, rotvec_to_quat
+from aquamam.tracking import Tracker
+from examples.turning_die import turning_die
+
+STILL = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
+GRID = so3_grid(3)
+
+
+def about(axis: tuple[float, float, float], degrees: float) -> Tensor:
+    return rotvec_to_quat(math.radians(degrees) * torch.tensor(axis, dtype=torch.float64))
+
+
+def log_product(posteriors, relative) -> Tensor:
+    """Log of the product with respect to the uniform density, on the grid."""
+    parts = [p.log_prob(multiply(d, GRID)[:, None])[:, 0] - LOG_UNIFORM for p, d in zip(posteriors, relative)]
+    return torch.stack(parts).double().sum(0)
+
+
+def broad(generator, frames: int = 3):
+    """Frames whose posteriors and product the grid resolves: modes of 15 to 30 degrees."""
+    return [
+        bingham_posterior(random_quat((2,), generator=generator), [15.0 + 5 * i, 30.0], [1.0, 2.0])
+        for i in range(frames)
+    ]
+
+
+def tables(frames: int = 3, batch: int = 1, scale: float = 1.5):
+    cells = Cells(chart=get_chart("atlas"), bins=5, density="cells")
+    return [table_posterior(cells, batch=batch, scale=scale, seed=seed) for seed in range(frames)]
+
+
+def uniform() -> CellProbabilities:
+    return CellProbabilities(torch.zeros(1, grid_size(0)).log_softmax(-1), 0)
+
+
+# --- the product ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bingham", "cells"])
+def test_a_product_is_what_quadrature_on_the_grid_says(kind, generator):
+    frames = broad(generator) if kind == "bingham" else tables()
+    relative = random_quat((3,), generator=generator, dtype=torch.float64)
+    fused = fuse(frames, relative, generator=generator)
+    log_p = log_product(frames, relative)
+    log_z = log_p.logsumexp(0) - math.log(len(GRID))
+    error = float(fused.agreement.standard_error)
+    assert error < 0.12
+    # the grid itself is off by up to 0.01 where cells have edges
+    assert float(fused.agreement.value) == pytest.approx(float(log_z), abs=4 * error + 0.02)
+    shift = fused.log_prob(GRID[:500, None])[:, 0] - log_p[:500]
+    torch.testing.assert_close(shift, shift[:1].expand(500), atol=1e-4, rtol=0)  # exact but for the constant
+    share = log_p.softmax(0)
+    entropy, spread = fused.entropy()
+    exact = -(share * (log_p - log_z + LOG_UNIFORM)).sum()
+    assert float(entropy) == pytest.approx(float(exact), abs=4 * float(spread) + 0.02)
+
+
+def test_sharp_frames_that_differ_a_little_give_the_bingham_product(generator):
+    # one mode of half a degree in each frame, a degree and a half apart: too sharp for any grid, and known in closed form
+    scale = -2 / math.radians(0.5) ** 2
+    centres = multiply(
+        random_quat((1,), generator=generator, dtype=torch.float64), rotvec_to_quat(0.02 * torch.eye(3).double())
+    )
+    relative = random_quat((3,), generator=generator, dtype=torch.float64)
+    frames = [bingham_posterior(multiply(d, c)[None], [0.5]) for d, c in zip(relative, centres)]
+    fused = fuse(frames, relative, generator=generator)
+    quadric = scale * (3 * torch.eye(4).double() - centres.T @ centres)
+    each = math.log(2) - log_bingham_constant(torch.tensor([scale] * 3 + [0.0]).double())
+    log_z = 3 * each - 2 * LOG_UNIFORM + log_bingham_constant(torch.linalg.eigvalsh(quadric)) - math.log(2)
+    error = float(fused.agreement.standard_error)
+    assert error < 0.06
+    assert float(fused.agreement.value) == pytest.approx(float(log_z), abs=4 * error)
+    top = torch.linalg.eigh(quadric)[1][:, -1]
+    assert float(geodesic_angle(fused.mode[0].double(), top)) < math.radians(0.15)
+
+
+def test_one_posterior_fused_is_itself(generator):
+    for posterior in (four_fives(), *tables(1)):
+        fused = fuse([posterior], generator=generator)
+        q = random_quat((50, 1), generator=generator, dtype=torch.float64)
+        torch.testing.assert_close(fused.log_prob(q), posterior.log_prob(q), atol=1e-5, rtol=0)
+        assert fused.agreement.standard_error.item() < 1e-6
+
+
+def test_the_order_of_frames_does_not_matter(generator):
+    frames, relative = broad(generator), random_quat((3,), generator=generator, dtype=torch.float64)
+    one = fuse(frames, relative, generator=generator)
+    other = fuse(frames[::-1], relative.flip(0), generator=generator)
+    q = random_quat((100, 1), generator=generator, dtype=torch.float64)
+    error = math.hypot(float(one.agreement.standard_error), float(other.agreement.standard_error))
+    assert float((one.log_prob(q) - other.log_prob(q)).abs().max()) < 4 * error
+
+
+def test_a_uniform_frame_adds_nothing(generator):
+    posterior = broad(generator, 1)[0]
+    fused = fuse([posterior, uniform()], [STILL, about((1, 0, 0), 77)], generator=generator)
+    q = random_quat((100, 1), generator=generator, dtype=torch.float64)
+    error = 4 * float(fused.agreement.standard_error)
+    torch.testing.assert_close(fused.log_prob(q), posterior.log_prob(q), atol=error, rtol=0)
+    assert float(fused.agreement.value) == pytest.approx(0, abs=error)
+
+
+def test_relative_rotations_take_the_reference_to_each_frame(generator):
+    truth, turn = random_quat((), generator=generator, dtype=torch.float64), about((0, 1, 0), 50)
+    first = bingham_posterior(multiply(truth, turns(4)), [3.0] * 4)
+    second = bingham_posterior(multiply(multiply(turn, truth), turns(4, (1.0, 0.0, 0.0))), [3.0] * 4)
+    fused = fuse([first, second], torch.stack([STILL, turn]), generator=generator)
+    assert float(geodesic_angle(fused.mode[0].double(), truth)) < math.radians(3)
+    assert len(find_modes(fused, 300, generator=generator)[0]) == 1
+    assert not bool(fused.contradictory)
+    # seen from the other frame, it is the same posterior turned
+    other = fuse([first, second], torch.stack([inverse(turn), STILL]), generator=generator)
+    assert float(geodesic_angle(other.mode[0].double(), multiply(turn, truth))) < math.radians(3)
+
+
+def test_the_sign_of_relative_quaternions_does_not_matter(generator):
+    frames, relative = broad(generator, 2), random_quat((2,), generator=generator, dtype=torch.float64)
+    one = fuse(frames, relative, samples=500, generator=torch.Generator().manual_seed(1))
+    other = fuse(frames, -relative, samples=500, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(one.mode, other.mode)
+    assert torch.equal(one.agreement.value, other.agreement.value)
+
+
+def test_a_weight_is_an_exponent(generator):
+    frames = broad(generator, 2)
+    fused = fuse(frames, weights=[0.5, 0], generator=generator)
+    q = random_quat((100, 1), generator=generator, dtype=torch.float64)
+    shift = fused.log_prob(q) - 0.5 * frames[0].log_prob(q)
+    torch.testing.assert_close(shift, shift[:1].expand_as(shift), atol=1e-5, rtol=0)
+
+
+def test_a_batch_is_fused_object_by_object(generator):
+    frames, relative = tables(2, batch=2), random_quat((2, 2), generator=generator, dtype=torch.float64)
+    fused = fuse(frames, relative, generator=generator)
+    q = random_quat((20, 2), generator=generator, dtype=torch.float64)
+    expected = sum(p.log_prob(multiply(d, q)) - LOG_UNIFORM for p, d in zip(frames, relative)) + LOG_UNIFORM
+    torch.testing.assert_close(fused.log_prob(q) + fused.agreement.value, expected, atol=1e-4, rtol=0)
+    assert fused.votes.shape == (2, 2)
+    assert fused.sample((3, 5), generator=generator).shape == (3, 5, 2, 4)
+    assert fused.mode.shape == fused.predict("beam").shape == (2, 4)
+    assert fused.expand((7, 2)).entropy().value.shape == (7, 2)
+    assert fuse(tables(2, batch=0), generator=generator).sample((3,)).shape == (3, 0, 4)
+
+
+def test_a_posterior_of_many_images_is_fused_over_them(generator):
+    stacked, relative = tables(1, batch=2)[0], random_quat((2,), generator=generator, dtype=torch.float64)
+    fused = fuse(stacked, relative, generator=generator)
+    q = random_quat((20, 1), generator=generator, dtype=torch.float64)
+    expected = (stacked.log_prob(multiply(relative, q)) - LOG_UNIFORM).sum(-1, keepdim=True) + LOG_UNIFORM
+    torch.testing.assert_close(fused.log_prob(q) + fused.agreement.value, expected, atol=1e-4, rtol=0)
+
+
+def test_samples_follow_the_density(generator):
+    frames, relative = tables(2, scale=1.0), random_quat((2,), generator=generator, dtype=torch.float64)
+    fused = fuse(frames, relative, generator=generator)
+    share = log_product(frames, relative).softmax(0)
+    q = fused.sample((2000,), generator=generator)[:, 0].double()
+    # second moments of quaternions tell the distribution's place and widths; errors of 2,000 draws that repeat some points
+    found, expected = q.T @ q / len(q), GRID.T @ (share[:, None] * GRID)
+    torch.testing.assert_close(found, expected, atol=0.05, rtol=0)
+    surprise = -fused.log_prob(q[:, None])
+    assert float(surprise.mean()) == pytest.approx(float(fused.entropy().value), abs=0.1)
+
+
+def test_places_of_topk_are_the_modes_with_their_shares(generator):
+    fused = fuse([bingham_posterior(turns(3), [1.0] * 3, [5.0, 3.0, 2.0])] * 2, weights=[0.5, 0.5], generator=generator)
+    best = fused.topk(3)
+    angle = torch.rad2deg(geodesic_angle(best.quaternions[:, 0].double(), turns(3)))
+    assert float(angle.max()) < 0.5
+    torch.testing.assert_close(best.log_probs[:, 0].exp(), torch.tensor([0.5, 0.3, 0.2]).double(), atol=0.06, rtol=0)
+
+
+# --- what it says of itself -------------------------------------------------------------------------------------------
+
+
+def test_contradictory_frames_are_flagged_and_named(generator):
+    frames = [four_fives(), four_fives(), bingham_posterior(about((1, 1, 0), 50)[None], [3.0])]
+    with pytest.warns(FusionWarning, match=r"contradict each other .*frame 2"):
+        fused = fuse(frames, generator=generator)
+    assert bool(fused.contradictory)
+    assert not bool(fused.reliable)
+    with pytest.raises(InputError, match="contradict"):
+        fuse(frames, conflict="raise", generator=generator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fuse(frames, conflict="keep", generator=generator)
+        fuse(frames[:2], generator=generator)
+
+
+def test_frames_that_exclude_each_other_are_refused(generator):
+    only = torch.full((2, grid_size(0)), -torch.inf)
+    only[0, 3] = only[1, 40] = 0
+    with pytest.raises(InputError, match="leave none"):
+        fuse([CellProbabilities(only[:1], 0), CellProbabilities(only[1:], 0)], generator=generator)
+
+
+def test_the_stated_error_is_the_error(generator):
+    # twenty repetitions of a product that needs kernels; their scatter is what each of them says
+    frames = [bingham_posterior(about((0, 0, 1), a)[None], [2.0]) for a in (0.0, 6.0)]
+    runs = [fuse(frames, samples=300, conflict="keep", generator=generator) for _ in range(20)]
+    scatter = float(torch.stack([r.agreement.value for r in runs]).std())
+    said = float(torch.stack([r.agreement.standard_error for r in runs]).mean())
+    assert 0.5 < scatter / said < 1.6
+
+
+def test_bad_input_is_refused_in_a_sentence():
+    posterior = four_fives()
+    for call in (
+        lambda: fuse([]),
+        lambda: fuse([posterior] * 2, torch.zeros(3, 4).double() + STILL),
+        lambda: fuse([posterior] * 2, torch.ones(2, 4)),
+        lambda: fuse([posterior] * 2, weights=[1, -1]),
+        lambda: fuse([posterior], samples=3),
+        lambda: fuse([posterior], conflict="maybe"),
+        lambda: fuse([posterior.expand((2, 1))]),
+        lambda: fuse([tables(1, batch=2)[0], tables(1, batch=3)[0]]),
+        lambda: Tracker(motion_noise_deg=-1),
+        lambda: Tracker(lost=0.5),
+        lambda: Tracker(samples=3),
+        lambda: Tracker().belief,
+    ):
+        with pytest.raises(InputError):
+            call()
+
+
+def test_kernels_integrate_to_one_and_are_sampled_as_they_say(generator):
+    centres = random_quat((3, 1), generator=generator, dtype=torch.float64)
+    mixture = KernelMixture(centres, torch.tensor([[0.3], [0.5], [2.0]]), uniform=0.2)
+    mass = mixture.log_prob(GRID[:, None]).exp().mean() * math.pi**2
+    assert float(mass) == pytest.approx(1, abs=1e-3)
+    share = mixture.log_prob(GRID[:, None])[:, 0].softmax(0)
+    q = mixture.sample((4000,), generator=generator)[:, 0]
+    torch.testing.assert_close(q.T @ q / len(q), GRID.T @ (share[:, None] * GRID), atol=0.03, rtol=0)
+
+
+def test_turning_the_die_makes_the_posterior_surer():
+    # a face alone, and after a quarter turn another one: each fits several rotations, both together fewer
+    first, second = turning_die(aquamam.load("die"), (0, 90), draws=100, samples=300)
+    assert second.entropy[1] < min(first.entropy[0], second.entropy[0]) - 0.5
+
+
+# --- the tracker ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", [0, 1.5])
+def test_the_tracker_does_not_jump_between_four_equivalent_poses(noise, generator):
+    # each frame prefers another of the four poses, as an uneven model does
+    step, truth = about((0.2, 1.0, 0.1), 7), random_quat((), generator=generator, dtype=torch.float64)
+    tracker = Tracker(motion_noise_deg=noise, samples=200, generator=generator)
+    answers, alone = [], []
+    for i in range(5):
+        now = truth
+        for _ in range(i):
+            now = multiply(step, now)
+        weights = [2.0 if (3 * i) % 4 == k else 1.0 for k in range(4)]
+        posterior = bingham_posterior(multiply(now, turns(4)), [2.0] * 4, weights)
+        if i:
+            tracker.predict(step)
+        answers.append(multiply(inverse(now), tracker.update(posterior)[0].double()))
+        alone.append(multiply(inverse(now), posterior.mode[0].double()))
+        assert not bool(tracker.jumped)
+    still = torch.rad2deg(geodesic_angle(torch.stack(answers), answers[0]))
+    assert float(still.max()) < 3
+    assert float(torch.rad2deg(geodesic_angle(torch.stack(alone), alone[0])).max()) > 80  # each frame by itself does
+
+
+def test_the_tracker_leaves_a_pose_that_has_clearly_lost(generator):
+    tracker = Tracker(samples=200, generator=generator)
+    first = tracker.update(four_fives())[0].double()
+    other = turns(4)[torch.rad2deg(geodesic_angle(turns(4), first)).argmax()]
+    tracker.predict()
+    answer = tracker.update(bingham_posterior(other[None], [2.0]))[0].double()
+    assert float(torch.rad2deg(geodesic_angle(answer, other))) < 2
+    assert bool(tracker.jumped)
+
+
+def test_the_tracker_finds_back_from_a_wrong_belief(generator):
+    tracker = Tracker(samples=200, generator=generator)
+    tracker.update(bingham_posterior(STILL[None], [2.0]))
+    elsewhere = about((1, 0, 0), 100)
+    for _ in range(2):
+        tracker.predict()
+        tracker.update(bingham_posterior(elsewhere[None], [2.0]))
+    assert float(torch.rad2deg(geodesic_angle(tracker.answer[0].double(), elsewhere))) < 2
+
+
+def test_the_tracker_keeps_its_place_on_a_curve_of_equal_poses(generator):
+    tracker = Tracker(samples=400, generator=generator)
+    before = tracker.update(cylinder())[0].double()
+    for _ in range(3):
+        tracker.predict()
+        tracker.update(cylinder())
+        assert not bool(tracker.jumped)
+    assert float(torch.rad2deg(geodesic_angle(tracker.answer[0].double(), before))) < 20
+
+
+def test_the_tracker_and_fuse_are_public():
+    assert aquamam.fuse is fuse
+    assert aquamam.Tracker is Tracker
