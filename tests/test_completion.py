@@ -28,6 +28,7 @@ CASES: list[tuple[str, list[str]]] = [  # what is typed, as bash breaks it, and 
     ("aquamam train die-small --data = render : cyli", ["cylinder"]),
     ("aquamam train die-small --data d", ["data"]),
     ("aquamam render sph", ["sphereX"]),
+    ("aquamam fit sph", ["sphereX"]),
     ("aquamam reproduce un", ["unimodal"]),
     ("aquamam reproduce --out x un", []),  # --out belongs to the experiment
     ("aquamam reproduce toy --sc", ["--scale"]),

@@ -11,7 +11,7 @@ from pathlib import Path
 # what an argument's value may be besides a file, by its destination: names are read from files, since importing them would import torch
 NAMED = {
     "model": "models", "models": "models", "checkpoint": "models", "start": "models", "die": "models", "cylinder": "models",
-    "preset": "presets", "object": "solids", "objects": "solids", "data": "data",
+    "preset": "presets", "object": "solids", "objects": "solids", "part": "solids", "data": "data",
 }  # fmt: skip
 FILES = ("FILE", "PNG", "CSV", "PATH", "IMAGE", "PAGE", "NAME.onnx", "JSON", "MESH", "VIDEO")
 MANY = 999
