@@ -39,6 +39,7 @@ from aquamam.presets import PRESETS
 from aquamam.recipes import TrainConfig
 from aquamam.render import RenderSettings, render
 from aquamam.rotations import random_quat, rotvec_to_quat
+from aquamam.showcase import VIEWS
 from aquamam.solids import solid
 
 RUN = {"predict", "sample", "density", "plot", "info", "data", "completion", "symmetries"}
@@ -300,6 +301,12 @@ def test_the_examples_of_help_are_right(name):
         for command in commands_of(example):
             if command.words[0] != "curl":  # docs/serving.md has the same, with an image
                 parse(command.words, f"aquamam {name} --help: {example}")
+
+
+def test_the_picture_of_the_readme_is_one_that_the_demo_writes():
+    read = re.findall(r"out/demo/[\w-]+\.png", (ROOT / "README.md").read_text())
+    assert read
+    assert set(read) <= {f"out/demo/{view.name}-input.png" for view in VIEWS}
 
 
 def test_links_between_pages_lead_somewhere():
