@@ -262,6 +262,21 @@ def test_bad_counts_get_one_clear_sentence():
         posterior.sample((-1,))
 
 
+@pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
+def test_a_map_has_the_likelihoods_of_its_rotations_one_by_one(chart, generator):
+    """Many rotations share the pass of their first token."""
+    cells = Cells.make(chart, 12)
+    posterior = table_posterior(cells, batch=1)
+    q = random_quat((8 * cells.first_tokens, 1), generator=generator)
+    with torch.no_grad():
+        alone = torch.cat([posterior.log_prob(part) for part in q.split(cells.first_tokens)])
+        assert posterior._first_tokens is None
+        together = posterior.log_prob(q)
+        assert posterior._first_tokens is not None
+    assert torch.allclose(alone, together, atol=1e-6)
+    assert torch.allclose(alone, posterior.log_prob(q), atol=1e-6)  # with gradients
+
+
 def test_inverse_cdf_finds_the_token_at_any_size_and_none_of_probability_zero():
     generator = torch.Generator().manual_seed(0)
     for tokens in (5, 64, 200, 1000):

@@ -212,6 +212,13 @@ class Sentences(NamedTuple):
 Choose = Callable[[Tensor, Tensor], tuple[Tensor | None, Tensor]]
 
 
+class FirstTokens(NamedTuple):
+    """One image's pass through the network for every first token there is."""
+
+    log_prob: Float[Tensor, "first_tokens bins"]  # of the second token
+    past: tuple[Tensor, ...]
+
+
 class QuaternionSentences(RotationDistribution):
     """AQuaMaM's posterior: three tokens, each a bin given the earlier ones."""
 
@@ -220,6 +227,7 @@ class QuaternionSentences(RotationDistribution):
         self.conditionals = conditionals
         self.cells = cells
         self._first_log_probs: Tensor | None = None
+        self._first_tokens: FirstTokens | None = None
 
     def _first(self) -> Float[Tensor, "batch first_tokens"]:
         if self._first_log_probs is None or (torch.is_grad_enabled() and not self._first_log_probs.requires_grad):
@@ -230,6 +238,29 @@ class QuaternionSentences(RotationDistribution):
         row = 4 * self.cells.bins + self.conditionals.row_floats
         return max(1, CHUNK_FLOATS // (row * max(self._batch, 1)))
 
+    def log_prob(self, value: Tensor, measure: str = "pi2") -> Tensor:
+        # Where the network sees bins only, a map's rotations outnumber the first tokens: these then go through the network once, not
+        # once a rotation, which halves the work.
+        cells, tokens = self.cells, self.cells.first_tokens
+        repeats = cells.density == "cells" and self._batch == 1 and value.numel() // 4 >= 2 * tokens
+        fits = tokens * (cells.bins + self.conditionals.row_floats // 4) <= 4 * CHUNK_FLOATS
+        if repeats and fits and self._first_tokens is None and not torch.is_grad_enabled():
+            self._first_tokens = self._all_first_tokens()
+        return super().log_prob(value, measure)
+
+    def _all_first_tokens(self) -> FirstTokens:
+        log_p, past = [], []
+        for token in torch.arange(self.cells.first_tokens, device=self._first().device)[:, None].split(
+            self._rotations_per_chunk()
+        ):
+            first = (token % self.cells.bins)[..., None]
+            logits, states = self.conditionals.rest(token // self.cells.bins, self.cells.centre(first).float())
+            log_p.append(
+                logits[:, 0, 0].float().masked_fill(self.cells.illegal(first[:, 0]), -torch.inf).log_softmax(-1)
+            )
+            past.append(states)
+        return FirstTokens(torch.cat(log_p), tuple(torch.cat(state) for state in zip(*past)))
+
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         point = self.cells.chart.split(q)
         cell = self.cells.locate(point)
@@ -238,6 +269,12 @@ class QuaternionSentences(RotationDistribution):
     def _sentence_log_prob(self, point: ChartPoint, cell: Int[Tensor, "rotations batch 3"]) -> Tensor:
         token = point.chart * self.cells.bins + cell[..., 0]
         log_p = self._first().gather(-1, token.T).T
+        if self._first_tokens is not None and not torch.is_grad_enabled():
+            second = self._first_tokens.log_prob[token, cell[..., 1]]
+            past = tuple(state[token[:, 0]] for state in self._first_tokens.past)
+            logits, _ = self.conditionals.rest(point.chart, self.cells.centre(cell[..., 1:2]).float(), past)
+            logits = logits[..., 0, :].float().masked_fill(self.cells.illegal(cell[..., :2]), -torch.inf)
+            return log_p + second + logits.gather(-1, cell[..., 2:]).squeeze(-1) - logits.logsumexp(-1)
         logits = self._rest(point, cell)
         # both steps at once: indexing one step at a time costs a whole tensor of zeros each in the backward pass
         rest = logits.gather(-1, cell[..., 1:, None]).squeeze(-1) - logits.logsumexp(-1)
