@@ -32,7 +32,7 @@ def preview(mesh: Mesh, size: int = 160) -> Image.Image:
 
 
 def worst(dataset: RotationDataset, cases: tuple[Case, ...]) -> list[dict[str, Any]]:
-    """The worst cases with their pictures."""
+    """Cases with their pictures."""
     return [
         {"error_deg": case.error_deg, "log_likelihood": case.log_likelihood, "found": case.found, **shown}
         for case, shown in zip(cases, pictures(dataset, cases))

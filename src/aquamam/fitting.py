@@ -321,7 +321,10 @@ class Fit:
             "evaluation": {k: v for k, v in judged.to_dict().items() if k not in ("curves", "worst", "unlikely")},
             "classes": self._classes(judged, held, np.array(views["kinds"])[cell]),
             "cells": _cells(judged, cell, len(views["kinds"])),
-            "pictures": fitpage.worst(data, judged.worst),
+            "pictures": {
+                "worst": fitpage.worst(data, judged.worst[:6]),
+                "unlikely": fitpage.worst(data, judged.unlikely[:6]),
+            },
         }
 
     def _classes(self, judged: Evaluation, held: dict[float, torch.Tensor], kinds: np.ndarray) -> list[dict[str, Any]]:
