@@ -153,14 +153,14 @@ class RotationDistribution(Distribution):
         if value.shape[-1:] != (4,):
             raise InputError(f"quaternions are xyzw along a last axis of 4, got shape {tuple(value.shape)}.")
         shape, batch_shape = value.shape[:-1], self.batch_shape
-        full = torch.broadcast_shapes(shape, batch_shape) if _broadcastable(shape, batch_shape) else None
-        if full is None:
+        if not _broadcastable(shape, batch_shape):
             raise InputError(
                 f"quaternions must have shape (*sample, *batch, 4) with batch {tuple(batch_shape)}, got {tuple(value.shape)}; "
                 "for many rotations of each image try q[:, None, :]."
             )
-        sample_shape = full[: len(full) - len(batch_shape)]
-        q = as_unit_quat(value).expand(*full, 4)
+        # not torch.broadcast_shapes, which imports sympy: a fifth of the start-up of a prediction
+        sample_shape = shape[: max(0, len(shape) - len(batch_shape))]
+        q = as_unit_quat(value).expand(*sample_shape, *batch_shape, 4)
         if self._batch == 0:
             return q.reshape(sample_shape.numel(), 0, 4), sample_shape
         # the images are the last axis of the batch shape, or there is one image: either way this is the layout
