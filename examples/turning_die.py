@@ -23,7 +23,7 @@ from aquamam.render import RenderSettings, render
 from aquamam.rotations import geodesic_angle, multiply, quat_to_rotvec, rotvec_to_quat
 from aquamam.solids import solid
 
-TURNS = (0, 6, 12, 90, 180)  # degrees about the vertical axis; the last two frames show other faces, again alone
+TURNS = (0, 6, 90, 180, 270)  # degrees about the vertical axis: each frame shows one face and nothing else
 START = (0.0, 0.0, 0.0, 1.0)  # xyzw: the five faces the camera
 
 
@@ -88,7 +88,7 @@ def draw_ball(axes: Any, points: np.ndarray, colour: str, theme: Theme) -> None:
     """All rotations are a ball of radius 180 degrees: axis times angle, opposite points of its surface are one rotation."""
     axes.set_aspect("equal")
     axes.set_axis_off()
-    axes.set(xlim=(-3.5, 3.5), ylim=(-3.5, 3.5))
+    axes.set(xlim=(-3.65, 3.65), ylim=(-3.65, 3.65))
     t = np.linspace(0, 2 * math.pi, 121)
     axes.fill(math.pi * np.cos(t), math.pi * np.sin(t), color=theme.faint, alpha=0.35, lw=0)
     axes.plot(math.pi * np.cos(t), math.pi * np.sin(t), color=theme.muted, lw=0.8)
@@ -96,7 +96,7 @@ def draw_ball(axes: Any, points: np.ndarray, colour: str, theme: Theme) -> None:
     axes.plot(*flat(circle), color=theme.muted, lw=0.5, alpha=0.5)
     for letter, axis in zip("xyz", math.pi * np.eye(3)):
         axes.plot(*flat(np.stack([-axis, axis])), color=theme.muted, lw=0.5, alpha=0.6)
-        (x,), (y,) = flat(1.1 * axis[None])
+        (x,), (y,) = flat(1.14 * axis[None])
         axes.text(x, y, letter, color=theme.muted, fontsize=8, ha="center", va="center")
     axes.scatter(*flat(points), s=16, color=colour, alpha=0.28, linewidths=0, zorder=3)
     axes.scatter([0], [0], s=130, facecolors="none", edgecolors=theme.ink, lw=1.0, zorder=4)  # START is no rotation
@@ -115,15 +115,15 @@ def picture(steps: list[Step], turns: tuple[int, ...] = TURNS) -> Any:
         "Entropy in nats: less is surer."
     )
     figure.text(0.2 / width, 0.92, words, color=theme.muted, fontsize=9)
-    rows = (("camera", 0.665, 0.215), ("this frame\nalone", 0.36, 0.28), ("all frames\nso far", 0.03, 0.28))
+    rows = (("camera", 0.665, 0.215), ("this frame\nalone", 0.365, 0.28), ("all frames\nso far", 0.04, 0.28))
     for name, bottom, tall in rows:
         figure.text(0.2 / width, bottom + tall / 2, name, color=theme.ink, fontsize=10.5, va="center", weight="bold")
     for i, (step, degrees) in enumerate(zip(steps, turns)):
         place, size = (left + column * i) / width, column / width
         _, bottom, tall = rows[0]
         axes = figure.add_axes((place, bottom, size, tall))
-        edge = len(step.image) // 6  # of the white around the die
-        axes.imshow(step.image[edge:-edge, edge:-edge], interpolation="lanczos")
+        edge = len(step.image) // 8  # of the white around the die
+        axes.imshow(step.image[edge:-edge, edge:-edge], interpolation="bilinear")
         axes.set_axis_off()
         axes.set_title(f"turned by {degrees}°", color=theme.muted, fontsize=9.5, pad=3)
         for (_, bottom, tall), points, k, colour in zip(

@@ -43,7 +43,7 @@ ORDER = [
     ["training"],
     ["tempering"],
     ["metrics"],
-    ["regions", "kernels", "fusion", "tracking"],
+    ["regions", "kernels", "importance", "fusion", "tracking"],
     ["plotting"],
     ["web"],
     ["figures"],

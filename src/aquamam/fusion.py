@@ -14,27 +14,20 @@ are together, as views of one rotation, than as views of unrelated ones. Far bel
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from aquamam.baselines.directional import draw_category, draw_uniform
+from aquamam.baselines.directional import draw_uniform
 from aquamam.distribution import Estimate, RotationDistribution, TopK
 from aquamam.errors import InputError
-from aquamam.kernels import KernelMixture, crowding
+from aquamam.importance import TRIAL, Frames, Points, Proposal, Search
 from aquamam.modes import angles_deg
-from aquamam.rotations import LOG_UNIFORM, as_unit_quat, chordal_mean, inverse, multiply, random_quat
+from aquamam.rotations import LOG_UNIFORM, as_unit_quat, chordal_mean
 
 SAMPLES = 2048  # points behind a fused posterior
-TRIAL = 512  # points of a round that looks for a proposal
-ROUNDS = 8  # of looking, at most
-ENOUGH, FAIR = 0.3, 0.1  # shares of points that count at which no more is looked for: at once, or if it no longer grows
-KERNELS = 256  # of a proposal
-WIDTH = 0.6  # of a kernel, in distances to its twelfth neighbour
-SHARES = (0.25, 0.7, 0.05)  # of frames, kernels and uniform rotations in a proposal that has moved
 FEW = 50  # points that count: with fewer, an error estimate is itself a guess
 CONTRADICTION = -3.0  # nats: unrelated rotations explain the frames twenty times better than one rotation
 BALL_DEG = 5.0  # the places of topk
@@ -45,167 +38,13 @@ class FusionWarning(UserWarning):
     """A fused posterior that should not be relied on; the sentence says why."""
 
 
-# --- frames and proposals ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Frames:
-    """The factors of the product: posteriors of B images each, or one posterior whose images are the frames of one object."""
-
-    posteriors: tuple[RotationDistribution, ...]
-    relative: Float64[Tensor, "frames batch 4"]
-    weights: Float64[Tensor, "frames 1"]
-    stacked: bool
-
-    def log_ratios(self, q: Float64[Tensor, "points batch 4"]) -> Float64[Tensor, "points frames batch"]:
-        r"""$\ln p_i(D_i q) / u$ for each frame."""
-        if self.stacked:
-            log_p = self.posteriors[0].log_prob(multiply(self.relative[:, 0], q))[..., None]
-        else:
-            each = [p.log_prob(multiply(turn, q)) for p, turn in zip(self.posteriors, self.relative)]
-            log_p = torch.stack(each, 1)
-        return log_p.double() - LOG_UNIFORM
-
-    def total(self, log_ratios: Float64[Tensor, "points frames batch"]) -> Float64[Tensor, "points batch"]:
-        """Log of the product with respect to the uniform distribution; a frame of weight 0 has no say even where it forbids."""
-        return torch.where(self.weights == 0, 0.0, self.weights * log_ratios).sum(1)
-
-    def sample(self, count: int, generator: torch.Generator | None) -> Float64[Tensor, "points batch 4"]:
-        """Points from the even mixture of all frames, as rotations of the reference."""
-        frames, batch = self.relative.shape[:2]
-        each = math.ceil(count / frames)
-        if self.stacked:
-            drawn = self.posteriors[0].sample((each,), generator=generator)[:, :, None]
-        else:
-            drawn = torch.stack([p.sample((each,), generator=generator) for p in self.posteriors], 1)
-        q = multiply(inverse(self.relative), drawn.double()).reshape(each * frames, batch, 4)
-        return _shuffled(q, generator)[:count]
-
-
-def _shuffled(q: Float64[Tensor, "points batch 4"], generator: torch.Generator | None) -> Tensor:
-    order = draw_uniform(q.shape[:2], generator, q.device).argsort(0)
-    return q.gather(0, order.unsqueeze(-1).expand_as(q))
-
-
-@dataclass(frozen=True, eq=False)
-class _Proposal:
-    """Where points come from: shares of the frames, of kernels, and of uniform rotations."""
-
-    frames: _Frames
-    kernels: KernelMixture | None = None
-
-    @property
-    def shares(self) -> tuple[float, float, float]:
-        return (1.0, 0.0, 0.0) if self.kernels is None else SHARES
-
-    def draw(
-        self, count: int, generator: torch.Generator | None, *, even: bool = True
-    ) -> Float64[Tensor, "points batch 4"]:
-        """Points; `even` takes each share exactly, else by chance, as single points that stand alone must be."""
-        if even:
-            counts = [round(count * share) for share in self.shares]
-            counts[0] += count - sum(counts)
-        else:
-            chosen = draw_category(torch.tensor([self.shares]).log(), count, generator)
-            counts = torch.bincount(chosen.flatten(), minlength=3).tolist()
-        batch, device = self.frames.relative.shape[1], self.frames.relative.device
-        parts = [self.frames.sample(counts[0], generator)]
-        if self.kernels is not None:
-            parts.append(self.kernels.sample((counts[1],), generator=generator))
-            parts.append(random_quat((counts[2], batch), generator=generator, dtype=torch.float64, device=device))
-        return _shuffled(torch.cat(parts), generator)
-
-    def log_density(
-        self, q: Float64[Tensor, "points batch 4"], log_ratios: Float64[Tensor, "points frames batch"]
-    ) -> Float64[Tensor, "points batch"]:
-        """With respect to the uniform distribution."""
-        mixture = log_ratios.logsumexp(1) - math.log(log_ratios.shape[1])
-        if self.kernels is None:
-            return mixture
-        parts = [mixture, self.kernels.log_prob(q) - LOG_UNIFORM, torch.zeros_like(mixture)]
-        return torch.stack([math.log(share) + part for share, part in zip(self.shares, parts)]).logsumexp(0)
-
-    def weigh(self, q: Float64[Tensor, "points batch 4"]) -> "_Points":
-        """Points with the weights that make them stand for the product."""
-        ratios = self.frames.log_ratios(q)
-        log_total = self.frames.total(ratios)
-        return _Points(q, ratios, log_total, log_total - self.log_density(q, ratios))
-
-
-@dataclass(frozen=True, eq=False)
-class _Points:
-    """Weighted points; logarithms are of ratios to the uniform density."""
-
-    q: Float64[Tensor, "points batch 4"]
-    log_ratios: Float64[Tensor, "points frames batch"]
-    log_total: Float64[Tensor, "points batch"]
-    log_weight: Float64[Tensor, "points batch"]
-
-    @property
-    def share(self) -> Float64[Tensor, "points batch"]:
-        """Weights that sum to one."""
-        return self.log_weight.softmax(0)
-
-    @property
-    def impossible(self) -> Bool[Tensor, "batch"]:
-        """Whether no point is allowed by all frames."""
-        return ~(self.log_weight > -torch.inf).any(0)
-
-    @property
-    def effective(self) -> Float64[Tensor, "batch"]:
-        r"""Kish's number of points that count, $1 / \sum_k \bar w_k^2$."""
-        return 1 / self.share.square().sum(0).clamp_min(1e-300)
-
-    def pick(self, count: int, generator: torch.Generator | None, power: Tensor | float = 1.0) -> Tensor:
-        """Indices (count, batch) drawn by the weights, or by a power of them."""
-        return draw_category((power * self.log_weight).log_softmax(0).T, count, generator)
-
-    def power(self, wanted: float) -> Float64[Tensor, "batch"]:
-        """The largest power up to one of the weights under which so many points count."""
-        low, high = torch.zeros_like(self.log_weight[0]), torch.ones_like(self.log_weight[0])
-        for step in range(20):
-            middle = (low + high) / 2 if step else high
-            counts = 1 / (middle * self.log_weight).softmax(0).square().sum(0) >= wanted
-            low, high = torch.where(counts, middle, low), torch.where(counts, high, middle)
-        return low
-
-
-def _look(frames: _Frames, trial: int, generator: torch.Generator | None) -> _Proposal:
-    """A proposal under which enough points count, or the last one of several rounds.
-
-    Kernels are put around the points of all rounds so far, weighed against the mixture of all their proposals: a round whose own weights
-    look even may just have missed the peak.
-    """
-    proposals = [_Proposal(frames)]
-    rounds: list[_Points] = []
-    while len(rounds) < ROUNDS:
-        points = proposals[-1].weigh(proposals[-1].draw(trial, generator))
-        share = points.effective / trial
-        # cells are rough, and of a product of rough densities no mixture of kernels makes more than a part count
-        settled = len(rounds) > 1 and bool(((share >= FAIR) & (points.effective <= rounds[-1].effective)).all())
-        if bool(points.impossible.any()) or bool((share >= ENOUGH).all()) or settled:
-            break
-        rounds.append(points)
-        every = _Points(*(torch.cat([getattr(r, f.name) for r in rounds]) for f in fields(_Points)))
-        mixture = torch.stack([p.log_density(every.q, every.log_ratios) for p in proposals]).logsumexp(0)
-        every = replace(every, log_weight=every.log_total - mixture)
-        # where few points count they would be few different centres: a power of the weights lets more of them count
-        index = every.pick(KERNELS, generator, every.power(KERNELS / 4))
-        centres = every.q.gather(0, index.unsqueeze(-1).expand(*index.shape, 4))
-        proposals.append(_Proposal(frames, KernelMixture(centres, WIDTH * crowding(centres))))
-    return proposals[-1]
-
-
-# --- the fused posterior ----------------------------------------------------------------------------------------------
-
-
 class FusedPosterior(RotationDistribution):
     """The product of posteriors, as a posterior again: densities are exact up to the constant, whose error is told.
 
     Samples are points picked by their weights, which then take Metropolis steps with fresh proposals.
     """
 
-    def __init__(self, proposal: _Proposal, points: _Points, steps: int = 2):
+    def __init__(self, proposal: Proposal, points: Points, steps: int = 2):
         super().__init__(points.q.shape[1])
         self._proposal, self._points, self._steps = proposal, points, steps
         count, effective = len(points.q), points.effective
@@ -351,25 +190,26 @@ def fuse(
             f"samples must be at least {max(100, 4 * count)} for {count} frames, got {samples}; the default is {SAMPLES}."
         )
     with torch.no_grad():
-        proposal = _look(frames, min(samples, max(TRIAL, 16 * count)), generator)
-        points = proposal.weigh(proposal.draw(samples, generator))
+        search = Search(frames, generator)
+        points = search.run(min(samples, max(TRIAL, 16 * count)), samples)
     if bool(points.impossible.any()):
         which = points.impossible.nonzero().flatten().tolist()
         raise InputError(
             f"frames must leave a rotation that all allow, and those of object {which[0]} leave none; check the relative rotations."
         )
-    fused = FusedPosterior(proposal, points)
+    fused = FusedPosterior(search.proposals[-1], points)
     doubtful = (~fused.reliable).nonzero().flatten().tolist()
     if doubtful and conflict != "keep":
         more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
-        sentence = f"object {doubtful[0]}{more}: {fused.statements()[doubtful[0]]}; check the relative rotations."
+        hint = "check the relative rotations" if bool(fused.contradictory[doubtful[0]]) else "try more samples"
+        sentence = f"object {doubtful[0]}{more}: {fused.statements()[doubtful[0]]}; {hint}."
         if conflict == "raise":
             raise InputError(sentence)
         warnings.warn(sentence, FusionWarning, stacklevel=2)
     return fused
 
 
-def _frames(posteriors: Any, relative_rotations: Any, weights: Any) -> _Frames:
+def _frames(posteriors: Any, relative_rotations: Any, weights: Any) -> Frames:
     """The factors, checked."""
     stacked = isinstance(posteriors, RotationDistribution)
     each = (posteriors,) if stacked else tuple(posteriors)
@@ -401,4 +241,4 @@ def _frames(posteriors: Any, relative_rotations: Any, weights: Any) -> _Frames:
     if powers.shape != (count,) or not bool(((powers >= 0) & (powers < torch.inf)).all()):
         raise InputError(f"weights must be {count} numbers of at least 0, got {weights}; 1 takes a frame as it is.")
     relative = relative.expand(count, batch, 4).to(device)
-    return _Frames(each, relative, powers[:, None].to(device), stacked)
+    return Frames(each, relative, powers[:, None].to(device), stacked)

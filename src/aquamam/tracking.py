@@ -8,7 +8,8 @@ from torch import Tensor
 
 from aquamam.distribution import RotationDistribution
 from aquamam.errors import InputError
-from aquamam.fusion import WIDTH, FusedPosterior, fuse, heaviest_balls
+from aquamam.fusion import FusedPosterior, fuse, heaviest_balls
+from aquamam.importance import WIDTH
 from aquamam.kernels import KernelMixture, crowding
 from aquamam.modes import angles_deg
 from aquamam.rotations import as_unit_quat, chordal_mean, inverse, multiply
