@@ -116,7 +116,7 @@ def test_a_fitted_folder_serves_prediction_and_evaluation(fitted, tmp_path, caps
     assert np.linalg.norm(answer["quaternion_xyzw"]) == pytest.approx(1, abs=1e-5)
     assert main(["evaluate", str(out), "--count", "16", "--samples", "0", "--json", "--quiet"]) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert "varied as in training" in figures["data"]
+    assert "drawn as in training" in figures["data"]
     assert figures["symmetries"] == {"brick": "known"}
 
 

@@ -128,7 +128,7 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
     from aquamam.render import RenderSettings
 
     if source is None and (fitted := fresh_renders(model, seed=seed, split="test", length=max(count, 1))) is not None:
-        return fitted, f"fresh renders of {fitted.classes[0]} at {size} px, varied as in training, seed {seed}"
+        return fitted, f"fresh renders of {fitted.classes[0]} at {size} px, drawn as in training, seed {seed}"
     trained: dict[str, Any] = getattr(model, "info", {}).get("data", {})
     if source is None:
         names = [str(thing.get("name")) for thing in trained.get("objects", ()) if isinstance(thing, dict)]
