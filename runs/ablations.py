@@ -31,6 +31,7 @@ VARIANTS: dict[str, tuple[dict, dict]] = {
     "hard labels": ({}, {"smoothing": 0.0}),
     "group norm instead of batch norm": ({"stem_norm": "group"}, {}),
     "AdamW instead of Muon": ({}, {"optimizer": "adamw"}),
+    "heads without a learnt factor": ({"scaled_heads": False}, {}),
     "heads no faster than the rest": ({}, {"head_rate": 1.0}),
     "no running mean of the weights": ({}, {"averaging": 0.0}),
 }

@@ -24,6 +24,7 @@ MODEL = ModelConfig(
     stem=(8, 8),
     stem_blocks=(0, 1),
     stem_norm="batch",
+    scaled_heads=True,
 )
 
 

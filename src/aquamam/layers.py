@@ -81,7 +81,7 @@ class Block(nn.Module):
         self, x: Float[Tensor, "batch tokens dim"], last: bool = False
     ) -> tuple[Float[Tensor, "batch outputs dim"], KeysValues]:
         """Full attention among patch tokens and [START]. In the last layer only [START] is read afterwards, so only it is computed."""
-        if len(x) < 2 or not self._unrecorded(x):
+        if not self._unrecorded(x) or len(x) < 2:  # in this order: a graph for any batch must not ask for its length
             return self._prefix(x, last)
         # So few images at a time that activations stay in cache and in memory already mapped: only keys and values last. These are laid
         # out head by head, as the products of `extend` want them.
@@ -141,6 +141,18 @@ class Block(nn.Module):
         for t in range(total):
             attended = torch.addcmul(attended, mine[..., t, :], own_value[:, :, t : t + 1])
         return self._finish(x, attended.flatten(-2)), own
+
+
+class ScaledLinear(nn.Linear):
+    """A linear map with one learnt factor: logits that must become ten times as sharp as their smoothed labels were get there in a few
+    hundred steps, where the single weights would take tens of thousands."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__(inputs, outputs)
+        self.log_scale = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        return super().forward(x * self.log_scale.exp())
 
 
 class ComponentEmbedding(nn.Module):

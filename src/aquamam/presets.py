@@ -33,7 +33,7 @@ _ENCODER: dict[str, Any] = {
     "dim": 192, "heads": 6, "layers": 2, "hidden": 576,
     "image_size": 64, "stem": (16, 48, 96, 192), "stem_blocks": (0, 1, 1, 1), "stem_norm": "batch",
 }  # fmt: skip
-_SMALL = ModelConfig(bins=500, embedding="stem", **_ENCODER)
+_SMALL = ModelConfig(bins=500, embedding="stem", scaled_heads=True, **_ENCODER)
 _FAST = TrainConfig()
 _OTHER = replace(_FAST, smoothing=0.0, validation_size=500)
 # IPDF's own recipe: rate 1e-4 after 1,000 steps of warm-up, then cosine over 300,000.
