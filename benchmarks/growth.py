@@ -35,6 +35,7 @@ def work(axis: str, size: int) -> Callable[[], object]:
         rotations = 256
     elif axis == "patches":
         shape["image_size"] = round(math.sqrt(size)) * shape["patch_size"]
+        images, rotations = 8, 1
     else:
         images, rotations = size, 1
     torch.manual_seed(0)

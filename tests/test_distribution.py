@@ -1,6 +1,9 @@
 """Laws of the posterior, on hand-written logits."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -275,6 +278,16 @@ def test_a_map_has_the_likelihoods_of_its_rotations_one_by_one(chart, generator)
         assert posterior._first_tokens is not None
     assert torch.allclose(alone, together, atol=1e-6)
     assert torch.allclose(alone, posterior.log_prob(q), atol=1e-6)  # with gradients
+
+
+def test_likelihoods_and_predictions_do_not_import_sympy():
+    """Some functions of torch do on their first call, which is a quarter of the time that a prediction takes to start."""
+    code = (
+        "import sys, torch; from tables import table_posterior; from aquamam.cells import Cells;"
+        "p = table_posterior(Cells.make('atlas', 12), batch=1); p.log_prob(p.sample((3,))); p.mode; p.topk(2);"
+        "sys.exit('sympy' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
 
 
 def test_inverse_cdf_finds_the_token_at_any_size_and_none_of_probability_zero():
