@@ -156,7 +156,7 @@ def test_every_encoder_gives_one_feature_an_image(encoder, features):
         if encoder != "category":
             assert torch.allclose(module(images.float() / 255), out, atol=1e-4)
             assert module(Image.new("RGB", (50, 40), "red")).shape == (1, features)
-        model = Bingham(BinghamConfig(**config.to_dict())).eval()
+        model = Bingham(BinghamConfig.from_dict(config.to_dict())).eval()
         assert model(images).log_prob(random_quat((2, 3))).shape == (2, 3)
 
 

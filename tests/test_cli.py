@@ -113,7 +113,12 @@ def test_ctrl_c_ends_a_real_training_cleanly(tmp_path):
     for setting in ("dim=16", "heads=2", "layers=1", "hidden=16", "bins=12", "image_size=16", "stem=[4,4]"):
         arguments += ["--set", setting]
     arguments += ["--set", "stem_blocks=[0,0]", "--set", "batch_size=4", "--set", "validation_size=4"]
-    process = subprocess.Popen([sys.executable, "-m", "aquamam", *arguments], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "aquamam", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores Ctrl-C
+    )
     while not run.exists() and process.poll() is None:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
