@@ -4,5 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-runs/cylinder}
-aquamam train cylinder-small --data render:cylinder --vary robust --out "$out" --time-budget "${2:-50m}" --set validation_size=1000
+aquamam train cylinder-small --data render:cylinder --vary robust --out "$out" --steps 2700 --set validation_size=500
 python runs/finish.py cylinder "$out"

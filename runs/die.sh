@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# The bundled die: trained on renders made while training, a quarter of them with other lights, grounds and framing; then
-# tempered and calibrated on splits of their own, judged on fresh renders, and put into the package. Stopped, it goes on.
+# The bundled die: two stages on renders made while training, a quarter of them with other lights, grounds and framing. The heads
+# are tempered between the stages; then the model is tempered and calibrated on splits of their own, judged on fresh renders, and
+# put into the package. Each training goes on when it was stopped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-runs/die}
-aquamam train die-small --data render:die --vary robust --out "$out" --time-budget "${2:-88m}" --set validation_size=1000
-python runs/finish.py die "$out"
+data=(--data render:die --vary robust --set validation_size=1000)
+aquamam train die-small "${data[@]}" --out "$out/first" --time-budget 45m --set scaled_heads=false
+python runs/temper.py die "$out/first/best.safetensors" "$out/tempered.safetensors"
+aquamam train die-small --from "$out/tempered.safetensors" "${data[@]}" --out "$out/second" --time-budget 40m --seed 1 \
+  --set smoothing=0.0 --set lr=0.001 --set validate_every=250
+python runs/finish.py die "$out/second"
