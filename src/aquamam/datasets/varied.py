@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float64, UInt8
+from scipy.spatial.transform import Rotation
 
 from aquamam.datasets.augment import AugmentSettings, augment, chosen
-from aquamam.datasets.base import Batch
+from aquamam.datasets.base import Batch, canonical
 from aquamam.datasets.draws import uniforms, words
 from aquamam.datasets.rendered import RenderedDataset
 from aquamam.errors import InputError
@@ -27,12 +28,18 @@ class Variation(AugmentSettings):
 
     called = "a variation"
 
+    focus: float = 0.0  # share of examples seen nearly along an axis of the object, where views tend to be ambiguous
     lights: float = 0.0  # 0: the settings' light; 1: from anywhere on the viewer's side
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.turn_deg or not 0 <= self.lights <= 1:
-            raise InputError(f"a variation has turn_deg 0 and lights from 0 to 1, got {self.turn_deg}, {self.lights}.")
+        if self.turn_deg:
+            raise InputError(
+                f"a variation turns no images, since rotations are uniform already; got turn_deg {self.turn_deg}."
+            )
+        for name in ("focus", "lights"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} of a variation must lie in 0 ... 1, got {getattr(self, name)}.")
 
 
 PLAIN = Variation()
@@ -43,11 +50,13 @@ CAMERA = Variation(
 )  # fmt: skip
 # For models that are judged on plain renders and must not break on others.
 ROBUST = Variation(
-    share=0.25, lights=1.0, shift=0.03, scale=0.06, brightness=0.15, contrast=0.3, colour=0.15, blur=0.012, noise=0.03,
+    share=0.25, focus=0.15, lights=1.0, shift=0.03, scale=0.06, brightness=0.15, contrast=0.3, colour=0.15, blur=0.012, noise=0.03,
     background=0.4,
 )  # fmt: skip
 VARIATIONS = {"none": PLAIN, "robust": ROBUST, "camera": CAMERA}
 VIEWER = np.array([0.0, 0.0, 1.0])
+AXES = Rotation.create_group("O")  # each of the six half-axes towards the camera, in four ways
+FOCUS_DEG = 14.0  # how far off an axis counts as along it
 
 
 class VariedDataset(RenderedDataset):
@@ -73,6 +82,27 @@ class VariedDataset(RenderedDataset):
         # another split's example of the same number differs by other amounts
         self._key = int(words(seed, f"{split}/variation", np.zeros(1, np.int64), 1)[0, 0] >> np.uint64(1))
 
+    def rotations(self, i: int) -> Float64[np.ndarray, "1 4"]:
+        return self._rotations(np.array([i], np.int64))
+
+    def _rotations(self, numbers: np.ndarray) -> Float64[np.ndarray, "n 4"]:
+        """Uniform, but for a share of views along the axes.
+
+        That share is uniform in the turn about the line of sight and about the axis that faces the camera, so rotations that give one
+        picture stay equally probable, and posteriors are those of uniform rotations.
+        """
+        q = self.recipe.rotations(self.split, numbers)
+        if self.variation.focus == 0:
+            return q
+        u = uniforms(self.recipe.seed, f"{self.split}/focus", numbers, 5)
+        tilt = np.arccos(1 - u[:, 1] * (1 - np.cos(np.radians(FOCUS_DEG))))  # uniform in the cap
+        azimuth = 2 * np.pi * u[:, 2]
+        turn = Rotation.from_rotvec(2 * np.pi * u[:, 3:4] * VIEWER)
+        lean = Rotation.from_rotvec(tilt[:, None] * np.stack([np.cos(azimuth), np.sin(azimuth), 0 * azimuth], -1))
+        facing = AXES[np.minimum((u[:, 4] * len(AXES)).astype(int), len(AXES) - 1)]
+        along = canonical((turn * lean * facing).as_quat())
+        return np.where((u[:, 0] < self.variation.focus)[:, None], along, q)
+
     def symmetry(self, label: str) -> SymmetryGroup | None:
         return self.group
 
@@ -85,7 +115,7 @@ class VariedDataset(RenderedDataset):
 
     def batch(self, indices: Iterable[int], *, unreadable: str = "raise") -> Batch:
         numbers = np.fromiter(map(self._position, indices), np.int64)
-        rotations = self.recipe.rotations(self.split, numbers)
+        rotations = self._rotations(numbers)
         settings = self.recipe.settings
         images = render(self.recipe.meshes[0], rotations, settings, lights=self._lights(numbers))
         plain = Batch(
