@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# The bundled die: two stages on renders made while training, a quarter of them with other lights, grounds and framing. The heads
-# are tempered between the stages; then the model is tempered and calibrated on splits of their own, judged on fresh renders, and
+# The bundled die: three stages on renders made while training, a quarter of them with other lights, grounds and framing. The heads
+# are tempered between stages; then the model is tempered and calibrated on splits of their own, judged on fresh renders, and
 # put into the package. Each training goes on when it was stopped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-runs/die}
 data=(--data render:die --vary robust --set validation_size=1000)
 aquamam train die-small "${data[@]}" --out "$out/first" --time-budget 45m --set scaled_heads=false
-python runs/temper.py die "$out/first/best.safetensors" "$out/tempered.safetensors"
-aquamam train die-small --from "$out/tempered.safetensors" "${data[@]}" --out "$out/second" --time-budget 40m --seed 1 \
+python runs/temper.py die "$out/first/best.safetensors" "$out/tempered-1.safetensors"
+aquamam train die-small --from "$out/tempered-1.safetensors" "${data[@]}" --out "$out/second" --time-budget 40m --seed 1 \
   --set smoothing=0.0 --set lr=0.001 --set validate_every=250
-python runs/finish.py die "$out/second"
+python runs/temper.py die "$out/second/best.safetensors" "$out/tempered-2.safetensors"
+aquamam train die-small --from "$out/tempered-2.safetensors" "${data[@]}" --out "$out/third" --time-budget 16m --seed 2 \
+  --set smoothing=0.0 --set lr=0.0005 --set averaging=0.995 --set validate_every=250
+python runs/finish.py die "$out/third"
