@@ -22,6 +22,7 @@ NEIGHBOURS = 5  # a sample with fewer within the radius is a straggler and links
 LEAST_SHARE = 0.02  # smaller clusters are modes only where all are small (an icosahedron has 60)
 LEAST_STANDING = 0.25  # share of points and curves below which a posterior is a region with specks
 LEAST_RADIUS, MOST_RADIUS = 5.0, 60.0  # degrees; 250 uniform rotations are linked at about 50
+BRIDGE = 20.0  # degrees: what lies so near to a curve belongs to it
 LONG, WIDE = 45.0, 60.0  # degrees: a mode may be a curve from the first, and is else a region from the second
 STRAIGHT = 0.7  # share of the spread along one direction that makes a curve; tubes of up to 8 degrees have it
 MOST_SAMPLES = 4000  # clustered against each other, which takes n^2 numbers; more join the nearest of these
@@ -174,7 +175,7 @@ def cluster(q: Float[Tensor, "n 4"], radius_deg: float | int | None = None) -> C
         rest = rest[labels < 0]
         if count == 0 or radius_deg is not None:
             break
-    found = [(part, _mode(q, angle, part)) for part in parts]
+    found = _bridged(q, angle, [(part, _mode(q, angle, part)) for part in parts])
     found.sort(key=lambda pair: (-len(pair[0]), pair[0][0]))
     largest = len(found[0][0]) if found else 0
     found = [pair for pair in found if len(pair[0]) >= min(LEAST_SHARE * len(q), largest / 4)]
@@ -185,6 +186,19 @@ def cluster(q: Float[Tensor, "n 4"], radius_deg: float | int | None = None) -> C
     for k, (part, _) in enumerate(found):
         labels[part] = k
     return Clusters(labels, [mode for _, mode in found])
+
+
+def _bridged(
+    q: Float64[Tensor, "n 4"], angle: Float64[np.ndarray, "n n"], found: list[tuple[np.ndarray, Mode]]
+) -> list[tuple[np.ndarray, Mode]]:
+    """Pieces of one curve joined: along a continuous symmetry samples leave gaps."""
+    for i, (part, mode) in enumerate(found):
+        for j, (other, _) in enumerate(found):
+            if i != j and mode.kind == "curve" and angle[np.ix_(part, other)].min() < BRIDGE:
+                both = np.sort(np.concatenate([part, other]))
+                rest = [pair for k, pair in enumerate(found) if k not in (i, j)]
+                return _bridged(q, angle, [*rest, (both, _mode(q, angle, both))])
+    return found
 
 
 def _merged(
