@@ -270,7 +270,7 @@ def test_varied_renders_are_functions_of_their_number_and_plain_ones_are_those_o
     )
     assert torch.equal(plain.batch(range(9)).rotations, batch.rotations)
     assert not torch.equal(plain.batch(range(9)).images, batch.images)
-    with pytest.raises(InputError, match="turn_deg 0"):
+    with pytest.raises(InputError, match="turns no images"):
         replace(CAMERA, turn_deg=10.0)
 
 
