@@ -144,8 +144,7 @@ class Block(nn.Module):
 
 
 class ScaledLinear(nn.Linear):
-    """A linear map with one learnt factor: logits that must become ten times as sharp as their smoothed labels were get there in a few
-    hundred steps, where the single weights would take tens of thousands."""
+    """A linear map with one learnt factor, so that sharper or flatter logits are one step away and not one for each weight."""
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__(inputs, outputs)
