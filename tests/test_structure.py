@@ -32,7 +32,7 @@ ORDER = [
     ["solids"],
     ["raster", "raster_numpy"],
     ["render"],
-    ["groups", "surface", "looks", "trials", "discovery", "ambiguity"],
+    ["groups", "surface", "looks", "trials", "discovery", "ambiguity", "lookalikes"],
     ["datasets"],
     ["parts"],
     ["stages"],

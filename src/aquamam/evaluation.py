@@ -24,6 +24,7 @@ from aquamam.distribution import RotationDistribution
 from aquamam.errors import InputError
 from aquamam.figures import Case, Columns, Errors, Evaluation, Figures, Throughput
 from aquamam.rotations import multiply
+from aquamam.symmetry import SymmetryGroup
 
 STRATEGIES = ("greedy", "beam", "expected")
 TURNS = 32  # evenly spaced turns about a continuous axis that stand for it in the mean log-likelihood
@@ -172,19 +173,23 @@ def _judge(
 
 def _equivalents(batch: Batch, dataset: RotationDataset) -> tuple[Tensor, Tensor]:
     """Truths (batch, equivalents, 4) whose likelihood is averaged, and how many are real: those of the data, or the group's."""
-    if batch.rotations.shape[1] > 1:
-        return batch.rotations, batch.counts
-    parts = {}
-    for label, rows in _rows(batch):
-        group, q = dataset.symmetry(label), batch.rotations[rows, 0]
-        parts[label] = (rows, q[:, None] if group is None else group.equivalents(q, TURNS))
-    most = max(q.shape[1] for _, q in parts.values())
-    truths = batch.rotations.expand(-1, most, -1).clone()
-    counts = batch.counts.clone()
-    for rows, q in parts.values():
+    parts = [(rows, group.equivalents(batch.rotations[rows, 0], TURNS)) for rows, group in _alone(batch, dataset)]
+    most = max([batch.rotations.shape[1], *(q.shape[1] for _, q in parts)])
+    repeated = torch.arange(most, device=batch.rotations.device) % batch.rotations.shape[1]
+    truths, counts = batch.rotations[:, repeated], batch.counts.clone()
+    for rows, q in parts:
         truths[rows, : q.shape[1]] = q
         counts[rows] = q.shape[1]
     return truths, counts
+
+
+def _alone(batch: Batch, dataset: RotationDataset) -> Iterator[tuple[Tensor, SymmetryGroup]]:
+    """The rows whose other truths are not listed but follow from a group."""
+    for label, rows in _rows(batch):
+        rows = rows[batch.counts[rows] == 1]
+        group = dataset.symmetry(label)
+        if group is not None and len(rows):
+            yield rows, group
 
 
 def _one_truth(batch: Batch, dataset: RotationDataset, seed: int) -> Tensor:
@@ -196,11 +201,8 @@ def _one_truth(batch: Batch, dataset: RotationDataset, seed: int) -> Tensor:
     u = torch.from_numpy(numbers).to(batch.rotations)
     pick = (u[:, :1] * batch.counts[:, None]).long()
     q = batch.rotations.gather(1, pick[..., None].expand(-1, -1, 4))[:, 0]
-    if batch.rotations.shape[1] == 1:
-        for label, rows in _rows(batch):
-            group = dataset.symmetry(label)
-            if group is not None:
-                q[rows] = multiply(q[rows], group.element(u[rows]).to(q))
+    for rows, group in _alone(batch, dataset):
+        q[rows] = multiply(q[rows], group.element(u[rows]).to(q))
     return q
 
 

@@ -225,6 +225,7 @@ class Fit:
             seed=self.config.train.seed,
             split=split,
             length=length,
+            lookalikes=True,
         )
 
     def _look_around(self) -> dict[str, Any]:
@@ -248,7 +249,8 @@ class Fit:
 
     def _train(self) -> dict[str, Any]:
         config = self.config.train
-        if self.group.order > 1:
+        data = self.data("train")
+        if self.group.order > 1 or data.lookalikes:
             config = replace(config, labels_per_image=max(8, config.labels_per_image))
         budget = f"{config.time_budget:g}s" if config.time_budget else f"{config.steps}steps"
         folder = self.out / "training" / budget
@@ -256,7 +258,7 @@ class Fit:
         fresh = not (folder / "state.safetensors").exists()
         start = load(max(before, key=lambda p: p.stat().st_mtime)) if before and fresh else None
         trainer = Trainer(
-            "aquamam", self.config.model.to_dict(), config, self.data("train"), self.data("valid", config.validation_size),
+            "aquamam", self.config.model.to_dict(), config, data, self.data("valid", config.validation_size),
             folder, start_from=start, device=self.device, quiet=self.quiet,
         )  # fmt: skip
         length = f"{config.time_budget / 60:.1f} minutes" if config.time_budget else f"{config.steps:,} steps"

@@ -14,7 +14,7 @@ def draw_labels(
 ) -> tuple[Tensor, Tensor]:
     """True rotations to train on, (rotations, batch, 4), and their weights: the given one, or `count` random equivalents of it.
 
-    Equivalents come from the data (a list of rotations) or from the object's symmetry group, continuous axes too.
+    Equivalents come from the data, spread evenly over its list of rotations, or from the object's symmetry group, continuous axes too.
     """
     q = batch.rotations
     device = q.device
@@ -22,14 +22,14 @@ def draw_labels(
         return q.transpose(0, 1), torch.ones((1, len(batch)), device=device)
     numbers = np.asarray(positions, dtype=np.int64)[: len(batch)]
     u = torch.from_numpy(uniforms(seed, "labels", numbers, 2 * count)).to(device).reshape(len(batch), count, 2)
-    pick = (u[..., 0] * batch.counts[:, None]).long()
+    layer = (torch.arange(count, device=device) + u[..., 1]) / count  # one of each `count`-th part of the list
+    pick = (layer * batch.counts[:, None]).long()
     chosen = q.gather(1, pick[..., None].expand(-1, -1, 4))  # (batch, count, 4)
-    if q.shape[1] == 1:
-        turned = chosen.clone()
-        for label in set(batch.labels):
-            group = data.symmetry(label)
-            rows = torch.tensor([i for i, name in enumerate(batch.labels) if name == label], device=device)
-            if group is not None:
-                turned[rows] = multiply(chosen[rows], group.element(u[rows]).to(chosen.dtype))
-        chosen = turned
+    turned, alone = chosen.clone(), (batch.counts == 1).tolist()
+    for label in set(batch.labels):
+        group = data.symmetry(label)
+        rows = torch.tensor([i for i, name in enumerate(batch.labels) if name == label and alone[i]], device=device)
+        if group is not None and len(rows):
+            turned[rows] = multiply(chosen[rows], group.element(u[rows]).to(chosen.dtype))
+    chosen = turned
     return chosen.transpose(0, 1), torch.full((count, len(batch)), 1 / count, device=device)

@@ -43,6 +43,7 @@ PIPS = {
 }
 TET_RED = (-1, 1, 1)  # normal of tetX's red face
 PHI = (1 + 5**0.5) / 2
+_BARE = {"die": "cube", "tetX": "tet", "cylO": "cyl", "sphereX": "sphere"}  # painted solids, and what they are below
 UPRIGHT = np.array([(0, -1, 0), (0, 0, 1), (-1, 0, 0)])  # a rotation: z becomes y, and azimuth 180 faces the camera
 ROUND = 360  # facets about an axis: turns by whole degrees map facets to facets
 
@@ -59,6 +60,15 @@ class Solid:
         """The rotations g for which R g and R give the same image, whatever R."""
         from aquamam.symmetry import SymmetryGroup  # torch takes its time to import, and rendering needs none
 
+        if self.name in _BARE:
+            return {"tetX": SymmetryGroup.cyclic(3, TET_RED)}.get(self.name, SymmetryGroup.trivial())
+        return self.shape or SymmetryGroup.trivial()
+
+    @cached_property
+    def shape(self) -> "SymmetryGroup | None":
+        """The group of the bare shape, without its paint; None for a sphere's, which is all rotations."""
+        from aquamam.symmetry import SymmetryGroup
+
         groups: dict[str, Callable[[], SymmetryGroup]] = {
             "cylinder": lambda: SymmetryGroup.revolution((0.0, 1.0, 0.0), flip=True),
             "tet": SymmetryGroup.tetrahedral,
@@ -66,9 +76,9 @@ class Solid:
             "icosa": SymmetryGroup.icosahedral,
             "cone": SymmetryGroup.revolution,
             "cyl": lambda: SymmetryGroup.revolution(flip=True),
-            "tetX": lambda: SymmetryGroup.cyclic(3, TET_RED),
         }
-        return groups.get(self.name, SymmetryGroup.trivial)()
+        bare = _BARE.get(self.name, self.name)
+        return groups[bare]() if bare in groups else None
 
 
 @cache

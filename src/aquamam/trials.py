@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from scipy.spatial.transform import Rotation
 
 from aquamam.errors import InputError
@@ -41,8 +41,8 @@ class Judge:
     def __init__(self, surface: Surface, tolerance: Tolerance, *, paint_only: bool = False, part: Points | None = None):
         self.surface, self.tolerance, self.paint_only = surface, tolerance, paint_only
         points, faces = part or (surface.points, surface.faces)
-        chosen = np.random.default_rng(0).permutation(len(points))[:POINTS]
-        self.points, self.faces = points[chosen], faces[chosen]
+        self.chosen = np.random.default_rng(0).permutation(len(points))[:POINTS]
+        self.points, self.faces = points[self.chosen], faces[self.chosen]
         self.colours = surface.paint(self.faces, self.points)
         self._distances: dict[bytes, float] = {}
 
@@ -77,18 +77,34 @@ class Judge:
         return not self.surface.painted or self._repainted(turn, slice(0, None)) <= limit
 
     def _repainted(self, turn: Rotation, which: slice) -> int:
-        there, own, levels = turn.apply(self.points[which]), self.colours[which], self.tolerance.levels
-        match = self.surface.match(there, self.tolerance.distance)
-        seen = self.surface.paint(match.face, match.place)
-        wrong = np.flatnonzero(np.abs(seen - own).max(-1) > levels)
-        if len(wrong) > len(there) // 10:
-            return len(wrong)
-        # an edge of paint may lie on the other side: all colours as far as the tolerance
-        around, low, high = self.surface.around(there[wrong], self.tolerance.distance), seen[wrong], seen[wrong]
+        changed = self._changed(turn, which)
+        if changed.sum() > len(changed) // 10:
+            return int(changed.sum())
+        return int(self._surely(changed, turn, which).sum())
+
+    def repainted(self, turn: Rotation) -> Bool[np.ndarray, " n"]:
+        """The points that find no such colour within the tolerance of where they come to lie."""
+        return self._surely(self._changed(turn, slice(0, None)), turn, slice(0, None))
+
+    def _changed(self, turn: Rotation, which: slice) -> Bool[np.ndarray, " n"]:
+        match = self.surface.match(turn.apply(self.points[which]), self.tolerance.distance)
+        there = self.surface.paint(match.face, match.place)
+        return np.abs(there - self.colours[which]).max(-1) > self.tolerance.levels
+
+    def _surely(self, changed: Bool[np.ndarray, " n"], turn: Rotation, which: slice) -> Bool[np.ndarray, " n"]:
+        """Without those at an edge of paint, which may lie on the other side of it: all colours as far as the tolerance count."""
+        wrong = np.flatnonzero(changed)
+        if not len(wrong):
+            return changed
+        own, levels = self.colours[which][wrong], self.tolerance.levels
+        around = self.surface.around(turn.apply(self.points[which][wrong]), self.tolerance.distance)
+        low, high = np.full(own.shape, np.inf), np.full(own.shape, -np.inf)
         for index in around.T:
             seen = self.surface.cloud_paint[index]
             low, high = np.minimum(low, seen), np.maximum(high, seen)
-        return int(((own[wrong] < low - levels) | (own[wrong] > high + levels)).any(-1).sum())
+        surely = np.zeros_like(changed)
+        surely[wrong] = ((own < low - levels) | (own > high + levels)).any(-1)
+        return surely
 
     # --- by looking ---------------------------------------------------------------------------------------------------
 

@@ -145,7 +145,9 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
             raise InputError("render: needs a solid or a mesh file; try --data render:die.")
     objects = [solids.solid(name) if name in solids.NAMES else meshes.load_mesh(name) for name in names]
     settings = RenderSettings.from_dict(trained["settings"]) if "settings" in trained else RenderSettings()
-    dataset = RenderedDataset(objects, replace(settings, size=size), seed=seed, split="test", length=max(count, 1))
+    dataset = RenderedDataset(
+        objects, replace(settings, size=size), seed=seed, split="test", length=max(count, 1), lookalikes=True
+    )
     return dataset, f"fresh renders of {', '.join(dataset.classes)} at {size} px, seed {seed}"
 
 

@@ -148,9 +148,11 @@ def open_data(source: str, size: int, config: Any, vary: str = "none") -> tuple[
             raise InputError("render: needs a solid or a mesh file; try --data render:die.")
         objects = [solids.solid(n) if n in solids.NAMES else meshes.load_mesh(n) for n in names]
         settings = RenderSettings(size=size)
-        train = RenderedDataset(objects, settings, seed=config.seed, split="train")
+        lookalikes = config.labels_per_image > 1
         if vary != "none":
-            train = _varied(objects, settings, vary, config.seed)
+            train = _varied(objects, settings, vary, config.seed, lookalikes)
+        else:
+            train = RenderedDataset(objects, settings, seed=config.seed, split="train", lookalikes=lookalikes)
         valid = RenderedDataset(objects, settings, seed=config.seed, split="valid", length=config.validation_size)
         return train, valid
     if vary != "none":
@@ -160,7 +162,7 @@ def open_data(source: str, size: int, config: Any, vary: str = "none") -> tuple[
     return open_dataset(source, split="train", size=size), open_dataset(source, split="valid", size=size)
 
 
-def _varied(objects: list[Any], settings: Any, vary: str, seed: int) -> Any:
+def _varied(objects: list[Any], settings: Any, vary: str, seed: int, lookalikes: bool) -> Any:
     from aquamam.datasets.varied import VARIATIONS, VariedDataset
     from aquamam.errors import InputError
     from aquamam.solids import Solid
@@ -168,4 +170,4 @@ def _varied(objects: list[Any], settings: Any, vary: str, seed: int) -> Any:
     if len(objects) > 1:
         raise InputError(f"--vary takes one object, got {len(objects)}; try --set augment=mild for several.")
     mesh, group = (objects[0].mesh, objects[0].symmetry) if isinstance(objects[0], Solid) else (objects[0], None)
-    return VariedDataset(mesh, settings, VARIATIONS[vary], symmetry=group, seed=seed)
+    return VariedDataset(mesh, settings, VARIATIONS[vary], symmetry=group, seed=seed, lookalikes=lookalikes)

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float64, UInt8
+from jaxtyping import Float64, Int64, UInt8
 from scipy.spatial.transform import Rotation
 
 from aquamam.datasets.augment import AugmentSettings, augment, chosen
@@ -74,18 +73,16 @@ class VariedDataset(RenderedDataset):
         seed: int = 0,
         split: str = "train",
         length: int | None = None,
+        lookalikes: bool = False,
     ):
-        super().__init__(mesh, settings, seed=seed, split=split, length=length)
+        super().__init__(mesh, settings, seed=seed, split=split, length=length, lookalikes=lookalikes)
         if settings.background == "random":
             raise InputError("varied renders need a plain background to replace, got 'random'; give a colour.")
         self.variation, self.group = variation, symmetry
         # another split's example of the same number differs by other amounts
         self._key = int(words(seed, f"{split}/variation", np.zeros(1, np.int64), 1)[0, 0] >> np.uint64(1))
 
-    def rotations(self, i: int) -> Float64[np.ndarray, "1 4"]:
-        return self._rotations(np.array([i], np.int64))
-
-    def _rotations(self, numbers: np.ndarray) -> Float64[np.ndarray, "n 4"]:
+    def _drawn(self, numbers: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 4"]:
         """Uniform, but for a share of views along the axes.
 
         That share is uniform in the turn about the line of sight and about the axis that faces the camera, so rotations that give one
@@ -115,16 +112,9 @@ class VariedDataset(RenderedDataset):
 
     def batch(self, indices: Iterable[int], *, unreadable: str = "raise") -> Batch:
         numbers = np.fromiter(map(self._position, indices), np.int64)
-        rotations = self._rotations(numbers)
-        settings = self.recipe.settings
-        images = render(self.recipe.meshes[0], rotations, settings, lights=self._lights(numbers))
-        plain = Batch(
-            images=torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))),
-            rotations=torch.from_numpy(rotations[:, None]),
-            counts=torch.ones(len(numbers), dtype=torch.int64),
-            labels=(self.classes[0],) * len(numbers),
-            indices=tuple(numbers.tolist()),
-        )
+        drawn = self._drawn(numbers)
+        images = render(self.recipe.meshes[0], drawn, self.recipe.settings, lights=self._lights(numbers))
+        plain = self._batch(numbers, drawn, images)
         if self.variation == PLAIN:
             return plain
         colour = super().background
@@ -162,6 +152,7 @@ class VariedDataset(RenderedDataset):
             seed=seed,
             split=split,
             length=length,
+            lookalikes=data.get("lookalikes", False),
         )
 
 

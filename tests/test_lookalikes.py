@@ -1,0 +1,112 @@
+"""Rotations that give one picture: they do, and none is missing."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.transform import Rotation
+
+from aquamam.commands.train import open_data
+from aquamam.datasets import RenderedDataset
+from aquamam.datasets.draws import haar
+from aquamam.labels import draw_labels
+from aquamam.lookalikes import Lookalikes
+from aquamam.meshes import Mesh
+from aquamam.recipes import TrainConfig
+from aquamam.render import RenderSettings, render
+from aquamam.solids import solid
+
+SETTINGS = RenderSettings(size=48)
+
+
+def of(name: str) -> Lookalikes:
+    found = Lookalikes.of(solid(name).mesh, shape=solid(name).shape)
+    assert found is not None
+    return found
+
+
+def far_pixels(mesh: Mesh, q: np.ndarray) -> np.ndarray:
+    """How many pixels of each picture differ visibly from the first."""
+    images = render(mesh, q, SETTINGS).astype(int)
+    return (np.abs(images - images[0]).max(-1) > 20).sum((1, 2))
+
+
+@pytest.mark.parametrize("name", ["die", "tetX", "cylO"])
+def test_listed_rotations_give_the_same_picture(name):
+    q = haar(3, "views", np.arange(300))
+    lists = of(name).equivalents(q, SETTINGS)
+    many = [one for one in lists if len(one) > solid(name).symmetry.order]
+    assert many
+    for one in many[:12]:
+        assert far_pixels(solid(name).mesh, one[:20]).max() <= 1  # a pixel of the outline may fall to either side
+
+
+@pytest.mark.parametrize(("face", "count"), [("1", 4), ("2", 2), ("3", 2), ("4", 4), ("5", 4), ("6", 2)])
+def test_single_faces_of_the_die(face, count):
+    from aquamam.solids import DIE_FACES
+
+    normal, right, up = (np.array(v, float) for v in DIE_FACES[int(face)])
+    facing = Rotation.from_matrix(np.stack([right, up, normal]))
+    (found,) = of("die").equivalents(facing.as_quat()[None], SETTINGS)
+    assert len(found) == count
+    turned = (Rotation.from_quat(found[0]).inv() * Rotation.from_quat(found)).as_rotvec()
+    assert np.allclose(np.abs(np.cross(turned, normal)), 0, atol=1e-6)
+
+
+def test_all_turns_that_look_the_same_are_listed():
+    """Against renders, for every turn of the cube and views of all kinds."""
+    die, q = of("die"), np.concatenate([haar(4, "views", np.arange(15)), [[0.0, 0, 0, 1], [0.08, 0.03, 0.3, 0.95]]])
+    q /= np.linalg.norm(q, axis=1, keepdims=True)
+    for one, same in zip(q, die.same(q, SETTINGS)):
+        other = (Rotation.from_quat(one) * Rotation.from_quat(die.turns)).as_quat()
+        seen = far_pixels(solid("die").mesh, other) <= 1
+        assert (same <= seen).all()
+        assert (seen & ~same).sum() == 0 or not same[1:].any()  # a sliver may be too thin for a pixel
+
+
+def test_nothing_to_list():
+    assert Lookalikes.of(solid("icosa").mesh) is None
+    assert Lookalikes.of(solid("sphereX").mesh, shape=solid("sphereX").shape) is None
+
+
+def test_shape_is_found_where_it_is_not_known():
+    known, found = of("tetX"), Lookalikes.of(solid("tetX").mesh)
+    q = haar(5, "views", np.arange(100))
+    assert found is not None
+    assert [len(a) for a in known.equivalents(q, SETTINGS)] == [len(a) for a in found.equivalents(q, SETTINGS)]
+
+
+def test_dataset_lists_them_and_training_uses_each():
+    data = RenderedDataset(solid("die"), SETTINGS, seed=0, lookalikes=True)
+    plain = RenderedDataset(solid("die"), SETTINGS, seed=0)
+    counts = data.batch(range(400)).counts
+    assert set(counts.tolist()) == {1, 2, 4}
+    four = counts.tolist().index(4)
+    batch = data.batch([four, counts.tolist().index(1)])
+    assert torch.equal(batch.images, plain.batch(batch.indices).images)
+    assert torch.allclose(batch.rotations[:, :1], plain.batch(batch.indices).rotations)
+    assert np.array_equal(data.rotations(four), batch.rotations[0].numpy())
+    q, weights = draw_labels(batch, data, 4, seed=0, positions=np.arange(2))
+    assert weights.sum(0).tolist() == [1.0, 1.0]
+    assert {tuple(row) for row in q[:, 0].tolist()} == {tuple(row) for row in batch.rotations[0].tolist()}
+    assert (q[:, 1] == batch.rotations[1, 0]).all()
+
+
+def test_groups_hold_beside_lists():
+    """In one batch a cone, whose group is known, and a die, whose equivalents are listed."""
+    data = RenderedDataset([solid("cone"), solid("die")], SETTINGS, seed=0, lookalikes=True)
+    batch = data.batch(range(200))
+    assert batch.rotations.shape[1] > 1
+    q, _ = draw_labels(batch, data, 3, seed=0, positions=np.arange(200))
+    group = solid("cone").symmetry
+    turned = (q[:, ::2] - batch.rotations[::2, 0]).abs().amax(-1)
+    assert (turned > 1e-3).float().mean() > 0.9
+    assert group.distance(q[:, ::2], batch.rotations[::2, 0]).max() < 1e-6
+
+
+@pytest.mark.parametrize("vary", ["none", "robust"])
+def test_training_on_several_labels_asks_for_them(vary):
+    train, valid = open_data("render:die", 48, TrainConfig(labels_per_image=4), vary)
+    assert train.describe()["lookalikes"]
+    assert not valid.lookalikes
+    train, _ = open_data("render:die", 48, TrainConfig(), vary)
+    assert "lookalikes" not in train.describe()
