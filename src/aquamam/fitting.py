@@ -319,9 +319,11 @@ class Fit:
         held = {level: score <= calibration.mass(level, spread) for level in LEVELS}
         seen_from = quat_to_matrix(judged.columns["truth"])[:, 2].numpy()
         cell = cKDTree(np.array(views["directions"])).query(seen_from)[1]
+        listed = _listed(judged, data)
+        kinds = np.array(views["kinds"])[cell] if listed is None else listed
         return {
             "evaluation": {k: v for k, v in judged.to_dict().items() if k not in ("curves", "worst", "unlikely")},
-            "classes": self._classes(judged, held, np.array(views["kinds"])[cell]),
+            "classes": self._classes(judged, held, kinds),
             "cells": _cells(judged, cell, len(views["kinds"])),
             "pictures": {
                 "worst": fitpage.worst(data, judged.worst[:6]),
@@ -361,6 +363,15 @@ class Fit:
     @cached_property
     def page(self) -> fitpage.Page:
         return fitpage.Page(self.out, self.mesh, self.data("train"))
+
+
+def _listed(judged: Evaluation, data: VariedDataset) -> np.ndarray | None:
+    """The class of each image where all rotations that give its picture are listed; elsewhere the nearest direction tells."""
+    if not data.lookalikes:
+        return None
+    (known,) = data.lookalikes.values()
+    counts = judged.columns["listed"].tolist()
+    return np.array([CURVE if known.continuous and count > 1 else str(count) for count in counts])
 
 
 def _cells(judged: Evaluation, cell: np.ndarray, count: int) -> dict[str, list[Any]]:

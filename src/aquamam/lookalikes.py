@@ -34,6 +34,7 @@ class Lookalikes:
     points: Float64[np.ndarray, "p 3"]
     normals: Float64[np.ndarray, "p 3"]  # to the side from which the point was seen
     changed: Float32[np.ndarray, "g p"]  # 1 where it is
+    continuous: bool  # whether turns stand for all about an axis
 
     @classmethod
     @lru_cache(maxsize=16)
@@ -64,6 +65,7 @@ class Lookalikes:
             points=judge.points * surface.radius,
             normals=normals[judge.chosen],
             changed=np.concatenate([np.zeros((1, len(judge.points)), bool), changed]).astype(np.float32),
+            continuous=shape.axis is not None,
         )
 
     def same(self, q: Float64[np.ndarray, "n 4"], settings: RenderSettings) -> Bool[np.ndarray, "n g"]:
