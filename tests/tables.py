@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from aquamam.cells import Cells
-from aquamam.distribution import QuaternionSentences
+from aquamam.sentences import QuaternionSentences
 
 
 class TableConditionals:

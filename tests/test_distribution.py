@@ -12,9 +12,9 @@ from tables import legal_cells, table_posterior
 from torch.distributions import Distribution
 
 from aquamam.cells import Cells
-from aquamam.distribution import _inverse_cdf
 from aquamam.errors import InputError
 from aquamam.rotations import LOG_UNIFORM, geodesic_angle, random_quat
+from aquamam.sentences import _inverse_cdf
 
 CHARTS = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
 DENSITIES = pytest.mark.parametrize("density", ["cells", "paper"])
@@ -134,7 +134,7 @@ def test_chunks_change_nothing(chart, monkeypatch, generator):
     posterior = table_posterior(Cells.make(chart, 20))
     q = random_quat((50, 2), generator=generator)
     whole, drawn = posterior.log_prob(q), posterior.sample((9,), generator=torch.Generator().manual_seed(3))
-    monkeypatch.setattr("aquamam.distribution.CHUNK_FLOATS", 2000)
+    monkeypatch.setattr("aquamam.sentences.CHUNK_FLOATS", 2000)
     assert posterior._rotations_per_chunk() < 10
     assert torch.allclose(posterior.log_prob(q), whole, atol=1e-5)
     assert posterior.sample((9,), generator=torch.Generator().manual_seed(3)).shape == drawn.shape

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from aquamam.cells import Cells
 from aquamam.configs import Config
-from aquamam.distribution import QuaternionSentences
 from aquamam.errors import InputError
 from aquamam.images import ImageInput, as_image_batch
 from aquamam.layers import (
@@ -23,6 +22,7 @@ from aquamam.layers import (
     ScaledLinear,
     normalise,
 )
+from aquamam.sentences import QuaternionSentences
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aquamam.distribution import QuaternionSentences
 from aquamam.errors import InputError
 from aquamam.images import ImageInput, as_image_batch
 from aquamam.model import ModelConfig
+from aquamam.sentences import QuaternionSentences
 
 FORMAT = "aquamam-onnx-1"
 

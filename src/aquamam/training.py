@@ -21,13 +21,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from aquamam import muon
 from aquamam.checkpoint import build, save_model
 from aquamam.datasets.augment import augmentation
 from aquamam.datasets.base import Batch, RotationDataset
 from aquamam.datasets.stream import Stream, one_pass
 from aquamam.errors import InputError
 from aquamam.labels import draw_labels
+from aquamam.optimizers import make_optimizers
 from aquamam.recipes import TrainConfig
 from aquamam.runfolder import RunFolder
 
@@ -100,7 +100,7 @@ class Trainer:
         self.average = build(kind, model_config).to(self.device)
         self.average.load_state_dict(self.model.state_dict())
         self.average.requires_grad_(False).eval()
-        self.optimizers = self._make_optimizers()
+        self.optimizers = make_optimizers(self.model, config)
         self.progress = Progress()
         model_dict = self.model.config.to_dict()  # type: ignore[union-attr,operator]
         identity = {"kind": kind, "model": model_dict, "train": config.to_dict(), "data": train.describe()}
@@ -322,32 +322,6 @@ class Trainer:
             self.folder.trim_log(self.progress.step)
 
     # Small questions.
-
-    def _make_optimizers(self) -> list[torch.optim.Optimizer]:
-        """Each matrix has one rate and one rule; only matrices decay: shrinking norms and biases helps nobody."""
-        config = self.config
-        sharp = getattr(self.model, "output_layers", ())
-        hidden: list[nn.Parameter] = []
-        groups: list[dict[str, Any]] = [
-            {"params": [], "rate": rate, "weight_decay": decay}
-            for rate in (1.0, config.head_rate)
-            for decay in (config.weight_decay, 0.0)
-        ]
-        for path, module in self.model.named_modules():
-            output = path in sharp
-            for name, parameter in module.named_parameters(recurse=False):
-                if config.optimizer == "muon" and name == "weight" and not output and muon.suits(module):
-                    hidden.append(parameter)
-                else:
-                    groups[2 * output + (parameter.ndim < 2)]["params"].append(parameter)
-        kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-        groups = [group for group in groups if group["params"]]
-        optimizers: list[torch.optim.Optimizer] = [
-            kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-        ]
-        if hidden:
-            optimizers.append(muon.Muon([{"params": hidden, "rate": 1.0}], config.lr, weight_decay=config.weight_decay))
-        return optimizers
 
     def _share(self) -> float:
         """How much of the schedule is behind us."""

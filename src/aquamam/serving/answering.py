@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from aquamam.charts import ChartPoint
-from aquamam.distribution import QuaternionSentences, RotationDistribution
+from aquamam.distribution import RotationDistribution
 from aquamam.modes import SHARE_ANGLES, Answer, angles_deg, answers, cluster, plain_answers
 from aquamam.rotations import as_unit_quat, quat_to_matrix, quat_to_rotvec, random_quat
+from aquamam.sentences import QuaternionSentences
 from aquamam.serving.batcher import Encoded
 from aquamam.serving.schemas import LogProbRequest, PosteriorRequest, PredictRequest, SampleRequest
 

@@ -13,11 +13,12 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from aquamam.distribution import Conditionals, QuaternionSentences, RotationDistribution
+from aquamam.distribution import RotationDistribution
 from aquamam.layers import KeysValues
 from aquamam.model import AQuaMaM, Prefix
 from aquamam.modes import Answer, plain_answers
 from aquamam.onnx_runner import OnnxModel, OnnxPrefix
+from aquamam.sentences import Conditionals, QuaternionSentences
 from aquamam.serving.limits import Refusal
 
 

@@ -1,0 +1,282 @@
+"""AQuaMaM's posterior: a rotation as a sentence of three bins, each given the earlier ones, on top of anything that tells their logits."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from aquamam.cells import Cells
+from aquamam.charts import ChartPoint
+from aquamam.distribution import CHUNK_FLOATS, RotationDistribution, TopK
+from aquamam.errors import InputError
+
+
+@runtime_checkable
+class Conditionals(Protocol):
+    """Logits of the next bin for a batch of images: all that AQuaMaM's posterior needs from a network."""
+
+    batch: int
+    row_floats: int  # rough size of the activations of one rotation
+
+    def first(self) -> Float[Tensor, "batch first_tokens"]:
+        """Logits of the first token: chart and bin together, chart * N + bin."""
+
+    def rest(
+        self,
+        chart: Int[Tensor, "rotations batch"],
+        seen: Float[Tensor, "rotations batch steps"],
+        past: tuple[Tensor, ...] = (),
+    ) -> tuple[Float[Tensor, "rotations batch steps bins"], tuple[Tensor, ...]]:
+        """Logits of the bins that follow each component in `seen`, and what to pass as `past` to go on from there.
+
+        The tensors of `past` have leading axes (rotations, batch).
+        """
+
+
+class Sentences(NamedTuple):
+    """Decoded token sequences."""
+
+    chart: Int[Tensor, "rotations batch"]
+    cell: Int[Tensor, "rotations batch 3"]
+    log_prob: Float[Tensor, "rotations batch"]
+
+
+# (log-probability so far (R, B), log-probabilities of the next token (R, B, K)) -> parent row and token of each new row (R', B);
+# no parents where every row is its own
+Choose = Callable[[Tensor, Tensor], tuple[Tensor | None, Tensor]]
+
+
+class FirstTokens(NamedTuple):
+    """One image's pass through the network for every first token there is."""
+
+    log_prob: Float[Tensor, "first_tokens bins"]  # of the second token
+    past: tuple[Tensor, ...]
+
+
+class QuaternionSentences(RotationDistribution):
+    """AQuaMaM's posterior: three tokens, each a bin given the earlier ones."""
+
+    def __init__(self, conditionals: Conditionals, cells: Cells):
+        super().__init__(conditionals.batch, ceiling=cells.ceiling)
+        self.conditionals = conditionals
+        self.cells = cells
+        self._first_log_probs: Tensor | None = None
+        self._first_tokens: FirstTokens | None = None
+
+    def _first(self) -> Float[Tensor, "batch first_tokens"]:
+        if self._first_log_probs is None or (torch.is_grad_enabled() and not self._first_log_probs.requires_grad):
+            self._first_log_probs = self.conditionals.first().float().log_softmax(-1)
+        return self._first_log_probs
+
+    def _rotations_per_chunk(self) -> int:
+        row = 4 * self.cells.bins + self.conditionals.row_floats
+        return max(1, CHUNK_FLOATS // (row * max(self._batch, 1)))
+
+    def log_prob(self, value: Tensor, measure: str = "pi2") -> Tensor:
+        # Where the network sees bins only, a map's rotations outnumber the first tokens: these then go through the network once, not
+        # once a rotation, which halves the work.
+        cells, tokens = self.cells, self.cells.first_tokens
+        repeats = cells.density == "cells" and self._batch == 1 and value.numel() // 4 >= 2 * tokens
+        fits = tokens * (cells.bins + self.conditionals.row_floats // 4) <= 4 * CHUNK_FLOATS
+        if repeats and fits and self._first_tokens is None and not torch.is_grad_enabled():
+            self._first_tokens = self._all_first_tokens()
+        return super().log_prob(value, measure)
+
+    def _all_first_tokens(self) -> FirstTokens:
+        log_p, past = [], []
+        for token in torch.arange(self.cells.first_tokens, device=self._first().device)[:, None].split(
+            self._rotations_per_chunk()
+        ):
+            first = (token % self.cells.bins)[..., None]
+            logits, states = self.conditionals.rest(token // self.cells.bins, self.cells.centre(first).float())
+            log_p.append(
+                logits[:, 0, 0].float().masked_fill(self.cells.illegal(first[:, 0]), -torch.inf).log_softmax(-1)
+            )
+            past.append(states)
+        return FirstTokens(torch.cat(log_p), tuple(torch.cat(state) for state in zip(*past)))
+
+    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        point = self.cells.chart.split(q)
+        cell = self.cells.locate(point)
+        return self._sentence_log_prob(point, cell) + self.cells.log_factor(point, cell)
+
+    def _sentence_log_prob(self, point: ChartPoint, cell: Int[Tensor, "rotations batch 3"]) -> Tensor:
+        token = point.chart * self.cells.bins + cell[..., 0]
+        log_p = self._first().gather(-1, token.T).T
+        if self._first_tokens is not None and not torch.is_grad_enabled():
+            second = self._first_tokens.log_prob[token, cell[..., 1]]
+            past = tuple(state[token[:, 0]] for state in self._first_tokens.past)
+            logits, _ = self.conditionals.rest(point.chart, self.cells.centre(cell[..., 1:2]).float(), past)
+            logits = logits[..., 0, :].float().masked_fill(self.cells.illegal(cell[..., :2]), -torch.inf)
+            return log_p + second + logits.gather(-1, cell[..., 2:]).squeeze(-1) - logits.logsumexp(-1)
+        logits = self._rest(point, cell)
+        # both steps at once: indexing one step at a time costs a whole tensor of zeros each in the backward pass
+        rest = logits.gather(-1, cell[..., 1:, None]).squeeze(-1) - logits.logsumexp(-1)
+        return log_p + rest.sum(-1)
+
+    def _rest(
+        self, point: ChartPoint, cell: Int[Tensor, "rotations batch 3"]
+    ) -> Float[Tensor, "rotations batch 2 bins"]:
+        """Logits of the second and third token, -inf where illegal."""
+        seen = self.cells.seen(point.u[..., :2], cell[..., :2]).float()
+        logits, _ = self.conditionals.rest(point.chart, seen)
+        illegal = torch.stack([self.cells.illegal(cell[..., :1]), self.cells.illegal(cell[..., :2])], -2)
+        return logits.float().masked_fill(illegal, -torch.inf)
+
+    def smoothed_log_prob(self, value: Float[Tensor, "*shape 4"], sigma: float) -> Float[Tensor, "*shape"]:
+        """`log_prob` with each token's label smeared over the legal bins of its axis by a Gaussian of `sigma` bins: a training target
+        that tells near misses from far ones. Tends to `log_prob` as sigma -> 0 and is no density for sigma > 0."""
+        if sigma <= 0:
+            return self.log_prob(value)
+        q, sample_shape = self._flatten(value)
+        point = self.cells.chart.split(q)
+        cell = self.cells.locate(point)
+        bins = torch.arange(self.cells.bins, device=q.device, dtype=torch.float32)
+        # bin coordinates of the exact value, so that the target's mean is unbiased
+        where = (point.u / self.cells.width + self.cells.bins / 2 - 0.5).float()
+
+        def target(component: int) -> Tensor:
+            return torch.exp(-0.5 * ((bins - where[..., component, None]) / sigma).square())
+
+        first = self._first().reshape(self._batch, self.cells.chart.count, self.cells.bins)
+        first = first[
+            torch.arange(self._batch, device=q.device), point.chart
+        ]  # the row of the true chart, (rotations, batch, bins)
+        weights = target(0)
+        log_p = (weights * first).sum(-1) / weights.sum(-1)
+        logits = self._rest(point, cell)
+        for step in (0, 1):
+            log_q = logits[..., step, :].log_softmax(-1)
+            weights = target(step + 1) * log_q.isfinite()
+            log_p = log_p + (weights * log_q.masked_fill(~log_q.isfinite(), 0)).sum(-1) / weights.sum(-1).clamp_min(
+                1e-30
+            )
+        log_p = log_p + self.cells.log_factor(point, cell)
+        return log_p.reshape(sample_shape + self.batch_shape).to(value.dtype)
+
+    def decode(self, choose: Choose, generator: torch.Generator | None = None) -> Sentences:
+        """The one decoding loop: greedy, beam and sampling differ only in how they choose."""
+        cells = self.cells
+        first = self._first()
+        rows = torch.arange(self._batch, device=first.device)
+        _, token = choose(torch.zeros_like(first[None, :, 0]), first[None])
+        total = first.gather(-1, token.T).T
+        chart, cell = token // cells.bins, (token % cells.bins)[..., None]
+        past: tuple[Tensor, ...] = ()
+        while cell.shape[-1] < 3:
+            logits, past = self.conditionals.rest(chart, self._shown(cell[..., -1], generator)[..., None], past)
+            log_p = logits[..., 0, :].float().masked_fill(cells.illegal(cell), -torch.inf).log_softmax(-1)
+            parent, token = choose(total, log_p)
+            if parent is None:
+                total = total + log_p.gather(-1, token[..., None]).squeeze(-1)
+            else:
+                total = total[parent, rows] + log_p[parent, rows, token]
+                chart, cell = chart[parent, rows], cell[parent, rows]
+                past = tuple(state[parent, rows] for state in past) if cell.shape[-1] < 2 else ()
+            cell = torch.cat([cell, token[..., None]], -1)
+        return Sentences(chart, cell, total)
+
+    def _shown(self, bins: Int[Tensor, "rotations batch"], generator: torch.Generator | None) -> Tensor:
+        """What the network sees of a chosen bin: its centre, or when the paper's density is sampled a uniform value of it (Listing 3)."""
+        value = self.cells.centre(bins)
+        if self.cells.density == "paper" and generator is not None:
+            noise = torch.rand(bins.shape, generator=generator, dtype=value.dtype, device=value.device)
+            value = value + (noise - 0.5) * self.cells.width
+        return value.float()
+
+    def _to_quat(self, sentences: Sentences, u: Tensor) -> Tensor:
+        return self.cells.chart.join(sentences.chart, u).float()
+
+    def sentences(self, count: int, *, generator: torch.Generator | None = None) -> Sentences:
+        """Draw token sequences, shape (count, batch)."""
+        if generator is None:
+            generator = torch.Generator(device=self._first().device)
+            generator.manual_seed(int(torch.randint(2**62, ()).item()))
+        with torch.no_grad():
+            parts = [
+                self.decode(_sampler(n, generator), generator) for n in _chunks(count, self._rotations_per_chunk())
+            ]
+        return Sentences(*(torch.cat(field) for field in zip(*parts)))
+
+    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+        drawn = self.sentences(count, generator=generator)
+        return self._to_quat(drawn, self.cells.uniform(drawn.cell, generator))
+
+    def _mode(self) -> Float[Tensor, "batch 4"]:
+        best = self.decode(_beam(1))
+        return self._to_quat(best, self.cells.representative(best.cell))[0]
+
+    def topk(self, k: int) -> TopK:
+        """The k most probable sentences that a beam of width k finds, with the log-probabilities of their cells."""
+        if k < 1:
+            raise InputError(f"k must be a positive whole number, got {k}.")
+        with torch.no_grad():
+            best = self.decode(_beam(k))
+        q = self._to_quat(best, self.cells.representative(best.cell))
+        found = len(q)
+        shape = (found, *([1] * (len(self.batch_shape) - 1)), self._batch)
+        return TopK(
+            q.reshape(*shape, 4).expand(found, *self.batch_shape, 4) if self.batch_shape else q[:, 0],
+            best.log_prob.reshape(shape).expand(found, *self.batch_shape) if self.batch_shape else best.log_prob[:, 0],
+        )
+
+
+def _chunks(count: int, size: int) -> Iterator[int]:
+    for start in range(0, max(count, 1), size):
+        yield min(size, count - start)
+
+
+def _beam(width: int) -> Choose:
+    def choose(total: Tensor, log_p: Tensor) -> tuple[Tensor | None, Tensor]:
+        rows, batch, tokens = log_p.shape
+        if width == rows == 1:
+            return None, log_p.argmax(-1)
+        joint = (total[..., None] + log_p).transpose(0, 1).reshape(batch, rows * tokens)
+        best = joint.topk(min(width, rows * tokens), dim=-1).indices.T
+        return best // tokens, best % tokens
+
+    return choose
+
+
+def _sampler(count: int, generator: torch.Generator) -> Choose:
+    """Inverse CDF: one uniform number a row, none for bins of probability zero."""
+
+    def choose(total: Tensor, log_p: Tensor) -> tuple[Tensor | None, Tensor]:
+        rows, batch, _ = log_p.shape
+        u = torch.rand((count, batch), generator=generator, dtype=torch.float64, device=log_p.device)
+        if rows == 1:  # the first token: all samples of an image share one CDF
+            cdf = log_p[0].double().exp().cumsum(-1)
+            target = _below(u.T * cdf[:, -1:], cdf[:, -1:]).contiguous()
+            return torch.zeros_like(u, dtype=torch.long), torch.searchsorted(cdf, target, right=True).T
+        return None, _inverse_cdf(log_p.exp(), u)
+
+    return choose
+
+
+def _inverse_cdf(
+    p: Float[Tensor, "rotations batch tokens"], u: Float[Tensor, "rotations batch"], width: int = 64
+) -> Int[Tensor, "rotations batch"]:
+    """The token at which the cumulative probability passes u: first its block of 64, then its place in the block.
+
+    One running sum in double over 50,257 tokens would be most of the time that a sample takes.
+    """
+    tokens = p.shape[-1]
+    whole = tokens - tokens % width
+    blocks = p[..., :whole].unflatten(-1, (-1, width)).sum(-1)
+    cdf = torch.cat([blocks, p[..., whole:].sum(-1, keepdim=True)], -1).double().cumsum(-1)
+    target = _below(u[..., None] * cdf[..., -1:], cdf[..., -1:])
+    block = torch.searchsorted(cdf, target, right=True)
+    before = F.pad(cdf, (1, 0)).gather(-1, block)
+    share = (target - before) / (cdf.gather(-1, block) - before)  # uniform again, now inside the block
+    places = block * width + torch.arange(width, device=p.device)
+    inside = torch.where(places < tokens, p.gather(-1, places.clamp_max(tokens - 1)), 0.0).double().cumsum(-1)
+    place = torch.searchsorted(inside, _below(share * inside[..., -1:], inside[..., -1:]), right=True)
+    return (block * width + place).squeeze(-1)
+
+
+def _below(x: Tensor, limit: Tensor) -> Tensor:
+    """x, but less than the limit even after rounding: at the limit itself the search would leave the table."""
+    return torch.minimum(x, torch.nextafter(limit, torch.zeros_like(limit)))
