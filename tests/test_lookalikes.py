@@ -110,3 +110,13 @@ def test_training_on_several_labels_asks_for_them(vary):
     assert not valid.lookalikes
     train, _ = open_data("render:die", 48, TrainConfig(), vary)
     assert "lookalikes" not in train.describe()
+
+
+def test_errors_are_to_the_nearest_rotation_that_gives_the_picture():
+    from aquamam.metrics import rotation_error
+
+    data = RenderedDataset(solid("die"), SETTINGS, seed=0, lookalikes=True)
+    four = data.batch(range(400)).counts.tolist().index(4)
+    truths = torch.from_numpy(data.rotations(four))
+    assert rotation_error(truths, truths, data.symmetry("die")).max() < 1e-6
+    assert rotation_error(truths[1], truths[:1], data.symmetry("die")) > 1

@@ -39,13 +39,12 @@ def image_log_likelihood(
 def rotation_error(
     q: Float[Tensor, "*#batch 4"], truths: Float[Tensor, "*#batch equivalents 4"], group: SymmetryGroup | None = None
 ) -> Float[Tensor, "..."]:
-    """Geodesic angle from a rotation to the nearest of its truths; with a group, to the nearest of all that look like the first truth.
+    """Geodesic angle from a rotation to the nearest of its truths; with a group, also to the nearest of all that look like the first truth.
 
     A group is exact where a list only samples a continuous symmetry. Repeated truths change nothing.
     """
-    if group is not None:
-        return group.distance(truths[..., 0, :], q)
-    return geodesic_angle(q.unsqueeze(-2), truths).amin(-1)
+    listed = geodesic_angle(q.unsqueeze(-2), truths).amin(-1)
+    return listed if group is None else torch.minimum(listed, group.distance(truths[..., 0, :], q))
 
 
 def share_within(error: Float[Tensor, "*batch"], degrees: float | int) -> Float[Tensor, ""]:
