@@ -114,6 +114,8 @@ def test_a_fitted_folder_serves_prediction_and_evaluation(fitted, tmp_path, caps
     assert main(["predict", str(picture), "--model", f"{out}/", "--json", "--samples", "20"]) == 0
     (answer,) = json.loads(capsys.readouterr().out)
     assert np.linalg.norm(answer["quaternion_xyzw"]) == pytest.approx(1, abs=1e-5)
+    assert answer["up_to_symmetry"]["order"] == 4
+    assert answer["verdict"].endswith("up to the 4 rotations that look the same")
     assert main(["evaluate", str(out), "--count", "16", "--samples", "0", "--json", "--quiet"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert "drawn as in training" in figures["data"]

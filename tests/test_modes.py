@@ -10,8 +10,8 @@ from tables import table_posterior
 
 from aquamam.cells import Cells
 from aquamam.errors import InputError
-from aquamam.modes import angles_deg, answers, cluster, describe, find_modes
-from aquamam.rotations import geodesic_angle, multiply, random_quat
+from aquamam.modes import Folded, angles_deg, answers, cluster, describe, find_modes
+from aquamam.rotations import geodesic_angle, multiply, random_quat, rotvec_to_quat
 from aquamam.symmetry import SymmetryGroup
 
 
@@ -158,3 +158,32 @@ def test_answers_come_for_each_image_of_any_model():
 def test_too_few_samples_are_refused():
     with pytest.raises(InputError, match="samples"):
         find_modes(four_fives(), 5)
+
+
+def test_answers_up_to_symmetry_take_what_looks_alike_for_one():
+    """A posterior with a mode at each of the 24 rotations of a cube."""
+    group = SymmetryGroup.octahedral()
+    truth = random_quat((1,), generator=torch.Generator().manual_seed(1), dtype=torch.float64)[0]
+    turn = torch.randn(2400, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * math.radians(2)
+    q = multiply(multiply(rotvec_to_quat(turn), truth), group.elements.repeat(100, 1))
+    assert len(cluster(q).modes) == 24
+    folded = Folded.of(q, truth, group)
+    assert len(folded.modes) == 1
+    assert folded.shares[15] == 1
+    assert folded.words.startswith("clear: one rotation (100 %)")
+    assert folded.words.endswith("up to the 24 rotations that look the same")
+    assert group.distance(torch.tensor(folded.modes[0].quaternion, dtype=torch.float64), truth) < math.radians(1)
+    two = torch.cat([q, multiply(rotvec_to_quat(torch.tensor([0.0, 0.0, 0.6], dtype=torch.float64)), q)])
+    assert len(Folded.of(two, truth, group).modes) == 2
+
+
+def test_a_continuous_symmetry_folds_to_a_point():
+    group = SymmetryGroup.revolution(flip=True)
+    u = torch.rand(800, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    truth = torch.tensor([0.3, 0.1, -0.2, 0.9], dtype=torch.float64)
+    truth = truth / truth.norm()
+    folded = Folded.of(multiply(truth, group.element(u)), truth, group)
+    assert folded.shares[5] == 1
+    assert not folded.to_dict()["ambiguous"]
+    assert folded.to_dict()["order"] is None
+    assert folded.words.endswith("up to the continuous symmetry")

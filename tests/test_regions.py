@@ -15,7 +15,7 @@ from aquamam.cells import Cells
 from aquamam.charts import ATLAS, HEMISPHERE
 from aquamam.checkpoint import load, save_model
 from aquamam.datasets.rendered import RenderedDataset
-from aquamam.distribution import carry_calibration
+from aquamam.distribution import carry_knowledge
 from aquamam.errors import InputError
 from aquamam.metrics import density_pit
 from aquamam.model import AQuaMaM, ModelConfig
@@ -172,8 +172,8 @@ def test_the_scores_live_in_the_checkpoint(tmp_path):
     assert kept["images"] == len(kept["scores"][0]) == 24
     save_model(model, tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors")
-    if carry_calibration not in again._forward_hooks.values():
-        again.register_forward_hook(carry_calibration)
+    if carry_knowledge not in again._forward_hooks.values():
+        again.register_forward_hook(carry_knowledge)
     images = data.batch([0, 1]).images
     one, other = (m(images).region(0.5, generator=torch.Generator().manual_seed(0)) for m in (model, again))
     assert one.calibrated

@@ -12,9 +12,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from aquamam.distribution import carry_calibration
+from aquamam.distribution import carry_knowledge
 from aquamam.errors import InputError
 from aquamam.model import AQuaMaM, ModelConfig
+from aquamam.symmetry import told_symmetry
 
 FORMAT = "aquamam-1"
 
@@ -144,8 +145,9 @@ def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "
     model.load_state_dict(tensors)
     model.info = description.get("info", {})  # type: ignore[assignment]
     model.source = path  # type: ignore[assignment]  # a fitted part's mesh lies beside it
-    if "calibration" in model.info:  # type: ignore[operator]
-        model.register_forward_hook(carry_calibration)
+    model.symmetry = told_symmetry(model.info)  # type: ignore[assignment,arg-type]
+    if "calibration" in model.info or model.symmetry is not None:  # type: ignore[operator]
+        model.register_forward_hook(carry_knowledge)
     return model.to(device).eval()
 
 

@@ -13,6 +13,7 @@ from torch.distributions import Distribution, constraints
 
 from aquamam.errors import InputError
 from aquamam.rotations import as_unit_quat, convert_log_density, geodesic_angle
+from aquamam.symmetry import SymmetryGroup
 
 # Largest working set of one chunk of rotations, in floats: about the size of a last-level cache times a few.
 CHUNK_FLOATS = 16_000_000
@@ -43,6 +44,7 @@ class RotationDistribution(Distribution):
     support = constraints.independent(constraints.real, 1)
     has_rsample = False
     calibration: dict[str, Any] | None = None  # held-out scores of the model that made it; see `regions`
+    symmetry: SymmetryGroup | None = None  # the object's, where its model knows it and it is more than none
 
     def __init__(self, batch: int, *, ceiling: float = float("inf")):
         self._batch = batch  # images behind the distribution; batch_shape may be an expanded view of them
@@ -167,6 +169,7 @@ def _broadcastable(a: torch.Size, b: torch.Size) -> bool:
     return all(x == y or x == 1 for x, y in zip(reversed(a), reversed(b)))
 
 
-def carry_calibration(model: Any, inputs: Any, posterior: Any) -> None:
-    """A forward hook: posteriors know the held-out scores of the model that made them."""
+def carry_knowledge(model: Any, inputs: Any, posterior: Any) -> None:
+    """A forward hook: posteriors know the held-out scores and the object's symmetry of the model that made them."""
     posterior.calibration = getattr(model, "info", {}).get("calibration")
+    posterior.symmetry = getattr(model, "symmetry", None)

@@ -5,7 +5,7 @@ chain. So a continuous symmetry is one extended mode (a curve), and a view with 
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from aquamam.distribution import RotationDistribution
 from aquamam.errors import InputError
-from aquamam.rotations import chordal_mean, inverse, multiply, quat_to_rotvec
+from aquamam.rotations import chordal_mean, inverse, multiply, quat_to_matrix, quat_to_rotvec
+from aquamam.symmetry import SymmetryGroup
 
 NEIGHBOURS = 5  # a sample with fewer within the radius is a straggler and links nothing
 LEAST_SHARE = 0.02  # smaller clusters are modes only where all are small (an icosahedron has 60)
@@ -45,7 +46,7 @@ class Mode:
             "quaternion_xyzw": [round(x, 6) for x in self.quaternion],
             "share": round(self.share, 4),
             "radius_deg": round(self.radius_deg, 2),
-            "log_density": round(self.log_density, 4),
+            "log_density": _finite(self.log_density),
             "kind": self.kind,
         }
 
@@ -59,16 +60,64 @@ class Answer:
     ceiling: float  # the largest log density that the model can express
     shares: dict[int, float]  # degrees -> share of probability that near to the prediction
     modes: tuple[Mode, ...]  # largest share first
+    folded: "Folded | None" = None  # the same up to the object's symmetry, where that is known
 
     @property
     def is_ambiguous(self) -> bool:
         """Whether more than one rotation fits."""
-        return len(self.modes) != 1 or self.modes[0].kind != "point"
+        return _ambiguous(self.modes)
 
     @property
     def words(self) -> str:
         """The answer's certainty as a phrase."""
-        return describe(self.modes)
+        return describe(self.modes) if self.folded is None else self.folded.words
+
+    def to_dict(self, *, matrix: bool = False) -> dict[str, Any]:
+        """As plain values for JSON, which knows no infinity."""
+        q = torch.tensor(self.quaternion, dtype=torch.float64)
+        values: dict[str, Any] = {"quaternion_xyzw": _rounded(q), "rotvec": _rounded(quat_to_rotvec(q))}
+        if matrix:
+            values["matrix"] = _rounded(quat_to_matrix(q))
+        values |= {"log_density": _finite(self.log_density), "ceiling": _finite(self.ceiling), "measure": "pi^2"}
+        if self.shares:
+            values |= _told(self.shares, self.modes)
+            values["verdict"] = self.words
+        if self.folded is not None:
+            values["up_to_symmetry"] = self.folded.to_dict()
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folded:
+    """An answer in which rotations that look the same, by the object's symmetry, are one: each stands where it is nearest to the prediction."""
+
+    order: int | float  # of the group
+    shares: dict[int, float]
+    modes: tuple[Mode, ...]
+
+    @classmethod
+    def of(
+        cls,
+        q: Float[Tensor, "n 4"],
+        predicted: Float[Tensor, "4"],
+        group: SymmetryGroup,
+        radius_deg: float | None = None,
+    ) -> "Folded":
+        """From samples (xyzw)."""
+        near = group.nearest(q.double().cpu(), predicted.double().cpu())
+        angle = angles_deg(predicted[None].cpu(), near)[0]
+        return cls(order=group.order, shares=_shares(angle), modes=tuple(cluster(near, radius_deg).modes))
+
+    @property
+    def words(self) -> str:
+        """The certainty as a phrase."""
+        many = "the continuous symmetry" if math.isinf(self.order) else f"the {self.order} rotations that look the same"
+        return f"{describe(self.modes)}, up to {many}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON; the density of a mode is that of one of its rotations."""
+        order = None if math.isinf(self.order) else self.order
+        return {"order": order, **_told(self.shares, self.modes), "verdict": self.words}
 
 
 class Clusters(NamedTuple):
@@ -106,19 +155,38 @@ def answers(
         predicted = posterior.predict(strategy, generator=generator)
         log_density = posterior.log_prob(predicted).double()
     predicted = predicted.double()
+    folded: list[Folded | None] = [None] * len(predicted)
+    if posterior.symmetry is not None:
+        found = [Folded.of(q[:, i], predicted[i], posterior.symmetry, radius_deg) for i in range(len(predicted))]
+        modes_of = with_densities(posterior, [list(one.modes) for one in found], q.device)
+        folded = [replace(one, modes=tuple(modes)) for one, modes in zip(found, modes_of)]
     result = []
     for i, modes in enumerate(_modes(posterior, q, radius_deg)):
-        angle = angles_deg(predicted[i, None], q[:, i])[0]
         result.append(
             Answer(
                 quaternion=_tuple(predicted[i]),
                 log_density=float(log_density[i]),
                 ceiling=float(posterior.ceiling),
-                shares={limit: float((angle <= limit).double().mean()) for limit in SHARE_ANGLES},
+                shares=_shares(angles_deg(predicted[i, None], q[:, i])[0]),
                 modes=tuple(modes),
+                folded=folded[i],
             )
         )
     return result
+
+
+def _shares(angle: Float[Tensor, "n"]) -> dict[int, float]:
+    """Of the samples at these angles to the prediction, in degrees."""
+    return {limit: float((angle <= limit).double().mean()) for limit in SHARE_ANGLES}
+
+
+def _ambiguous(modes: tuple[Mode, ...]) -> bool:
+    return len(modes) != 1 or modes[0].kind != "point"
+
+
+def _told(shares: dict[int, float], modes: tuple[Mode, ...]) -> dict[str, Any]:
+    near = {f"share_within_{limit}_deg": round(share, 4) for limit, share in shares.items()}
+    return {**near, "modes": [mode.to_dict() for mode in modes], "ambiguous": _ambiguous(modes)}
 
 
 def plain_answers(
@@ -316,6 +384,14 @@ def _straightness(q: Float64[Tensor, "n 4"], angle: Float64[np.ndarray, "n n"]) 
         # a handful of points looks straight by chance
         shares.append(float(spread[-1] / spread.sum().clamp_min(1e-12)) if len(near) > 2 * NEIGHBOURS else 0.0)
     return float(np.mean(shares))
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 4) if math.isfinite(value) else None
+
+
+def _rounded(values: Tensor) -> Any:
+    return torch.round(values, decimals=7).tolist()
 
 
 def _tuple(q: Tensor) -> tuple[float, float, float, float]:

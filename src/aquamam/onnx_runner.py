@@ -11,10 +11,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from aquamam.distribution import carry_knowledge
 from aquamam.errors import InputError
 from aquamam.images import ImageInput, as_image_batch
 from aquamam.model import ModelConfig
 from aquamam.sentences import QuaternionSentences
+from aquamam.symmetry import told_symmetry
 
 FORMAT = "aquamam-onnx-1"
 
@@ -49,12 +51,15 @@ class OnnxModel:
         description = read_description(files)
         self.config = ModelConfig.from_dict(description["config"])
         self.info: dict[str, Any] = description.get("info", {})
+        self.symmetry = told_symmetry(self.info)
         self.cells = self.config.cells
         self.encoder = _session(files.encoder, description["graphs"]["encoder"], threads)
         self.decoder = _session(files.decoder, description["graphs"]["decoder"], threads)
 
     def __call__(self, images: ImageInput) -> QuaternionSentences:
-        return QuaternionSentences(self.encode(images), self.cells)
+        posterior = QuaternionSentences(self.encode(images), self.cells)
+        carry_knowledge(self, images, posterior)
+        return posterior
 
     def encode(self, images: ImageInput) -> "OnnxPrefix":
         """Run the encoder once for these images."""

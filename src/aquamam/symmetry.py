@@ -258,6 +258,14 @@ def _turns(*turns: tuple[int, Vector]) -> Tensor:
     return rotvec_to_quat(torch.stack([2 * math.pi / n * _unit(axis, "axis") for n, axis in turns]))
 
 
+def told_symmetry(info: Mapping[str, Any]) -> SymmetryGroup | None:
+    """The group that the description of a fitted part's checkpoint tells; None if it tells none, or that there is no symmetry."""
+    told = info.get("symmetries")
+    data = told.get("group") if isinstance(told, Mapping) else None
+    group = None if data is None else SymmetryGroup.from_dict(data)
+    return None if group is None or group.order == 1 else group
+
+
 def _unit(vector: Any, name: str) -> Tensor:
     try:
         v = torch.as_tensor(vector, dtype=torch.float64)

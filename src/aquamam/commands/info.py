@@ -9,6 +9,9 @@ EXAMPLES = """  aquamam info toy
 """
 
 
+WIDEST = 140  # characters of a value; --json has all of it
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a preset (toy, die, ...), a bundled model's name, or a checkpoint's path")
     parser.add_argument(
@@ -53,5 +56,8 @@ def run(args: argparse.Namespace) -> int:
     for key, value in {**facts, **(info if isinstance(info, dict) else {})}.items():
         if key == "ceiling":
             value = f"{value:.2f}  (largest log density at the identity, volume pi^2)"
-        print(f"{key:14} {value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{key:14} {value}")
+        parts = {f"{key}.{name}": part for name, part in value.items()} if isinstance(value, dict) else {key: value}
+        for name, part in parts.items():
+            text = f"{part:,}" if isinstance(part, int) and not isinstance(part, bool) else str(part)
+            print(f"{name:14} {text if len(text) <= WIDEST else text[: WIDEST - 4] + ' ...'}")
     return 0

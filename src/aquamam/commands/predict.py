@@ -4,10 +4,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from aquamam.modes import Answer
+from typing import Any
 
 HELP = "predict rotations from images, and say how sure they are"
 EXAMPLES = """\
@@ -108,34 +105,7 @@ def predict(model: Any, pictures: list, args: argparse.Namespace) -> list[dict[s
             found = answers(posterior, args.samples, strategy=args.strategy, generator=generator)
         else:
             found = plain_answers(posterior, strategy=args.strategy, generator=generator)
-    return [record(answer, matrix=args.matrix) for answer in found]
-
-
-def record(answer: "Answer", *, matrix: bool = False) -> dict[str, Any]:
-    """An answer as plain JSON values."""
-    import math
-
-    import torch
-
-    from aquamam.rotations import quat_to_matrix, quat_to_rotvec
-
-    q = torch.tensor(answer.quaternion, dtype=torch.float64)
-
-    def rounded(tensor: torch.Tensor) -> Any:
-        return torch.round(tensor, decimals=7).tolist()
-
-    values: dict[str, Any] = {"quaternion_xyzw": rounded(q), "rotvec": rounded(quat_to_rotvec(q))}
-    if matrix:
-        values["matrix"] = rounded(quat_to_matrix(q))
-    values["log_density"] = round(answer.log_density, 4)
-    values["ceiling"] = round(answer.ceiling, 4) if math.isfinite(answer.ceiling) else None
-    values["measure"] = "pi^2"
-    if answer.shares:
-        values |= {f"share_within_{limit}_deg": round(share, 4) for limit, share in answer.shares.items()}
-        values["modes"] = [mode.to_dict() for mode in answer.modes]
-        values["ambiguous"] = answer.is_ambiguous
-        values["verdict"] = answer.words
-    return values
+    return [answer.to_dict(matrix=args.matrix) for answer in found]
 
 
 class Printer:
@@ -200,8 +170,7 @@ class TablePrinter(Printer):
         x, y, z, w = values["quaternion_xyzw"]
         line = f"{name:{self.width}}  {x:+8.5f} {y:+8.5f} {z:+8.5f} {w:+8.5f}  {values['log_density']:7.2f}"
         if sampled:
-            five, fifteen, thirty = (100 * values[f"share_within_{limit}_deg"] for limit in (5, 15, 30))
-            line += (
-                f"  {five:3.0f} %  {fifteen:4.0f} %  {thirty:8.0f} %  {len(values['modes']):5d}  {values['verdict']}"
-            )
+            told = values.get("up_to_symmetry", values)
+            five, fifteen, thirty = (100 * told[f"share_within_{limit}_deg"] for limit in (5, 15, 30))
+            line += f"  {five:3.0f} %  {fifteen:4.0f} %  {thirty:8.0f} %  {len(told['modes']):5d}  {told['verdict']}"
         bar.write(line)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from aquamam.charts import ChartPoint
 from aquamam.distribution import RotationDistribution
-from aquamam.modes import SHARE_ANGLES, Answer, angles_deg, answers, cluster, plain_answers
-from aquamam.rotations import as_unit_quat, quat_to_matrix, quat_to_rotvec, random_quat
+from aquamam.modes import SHARE_ANGLES, Answer, Folded, angles_deg, answers, cluster, plain_answers
+from aquamam.rotations import as_unit_quat, random_quat
 from aquamam.sentences import QuaternionSentences
 from aquamam.serving.batcher import Encoded
 from aquamam.serving.schemas import LogProbRequest, PosteriorRequest, PredictRequest, SampleRequest
@@ -22,14 +22,14 @@ ASKED, SAMPLE, UNIFORM = 0, 1, 2  # where a point of /v1/posterior comes from
 def predict(encoded: Encoded, i: int, asked: PredictRequest) -> dict[str, Any]:
     """The same record as `aquamam predict --json` gives for the same image, samples and seed."""
     if asked.samples == 0 and asked.strategy == "greedy":
-        return record(encoded.plain[i], asked.matrix)
+        return encoded.plain[i].to_dict(matrix=asked.matrix)
     posterior = encoded.row(i)
     generator = _generator(encoded, asked.seed)
     if asked.samples == 0:
         (answer,) = plain_answers(posterior, strategy=asked.strategy, generator=generator)
     else:
         (answer,) = answers(posterior, asked.samples, strategy=asked.strategy, generator=generator)
-    return record(answer, asked.matrix)
+    return answer.to_dict(matrix=asked.matrix)
 
 
 def sample(encoded: Encoded, i: int, asked: SampleRequest) -> dict[str, Any]:
@@ -78,6 +78,7 @@ def explore(encoded: Encoded, i: int, asked: PosteriorRequest) -> dict[str, Any]
         ceiling=float(posterior.ceiling),
         shares={limit: float((angle <= limit).double().mean()) for limit in SHARE_ANGLES},
         modes=tuple(replace(mode, log_density=float(top)) for mode, top in zip(found.modes, tops_log_p)),
+        folded=None if posterior.symmetry is None else Folded.of(drawn, answer[0], posterior.symmetry),
     )
     source = np.repeat([ASKED, SAMPLE, UNIFORM], [len(given), asked.samples, asked.uniform])
     mode = np.full(len(source), -1)
@@ -88,7 +89,7 @@ def explore(encoded: Encoded, i: int, asked: PosteriorRequest) -> dict[str, Any]
         "source": source.tolist(),
         "mode": mode.tolist(),
     }
-    return {**record(told), "points": points}
+    return {**told.to_dict(), "points": points}
 
 
 def draw(posterior: RotationDistribution, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -105,21 +106,6 @@ def draw(posterior: RotationDistribution, count: int, generator: torch.Generator
     u = cells.uniform(cell, generator)
     point = ChartPoint(chart, u, (1 - u.square().sum(-1)).clamp_min(0).sqrt())
     return cells.chart.join(chart, u)[:, 0].float(), (log_p + cells.log_factor(point, cell))[:, 0]
-
-
-def record(answer: Answer, matrix: bool = False) -> dict[str, Any]:
-    """An answer as plain values."""
-    q = torch.tensor(answer.quaternion, dtype=torch.float64)
-    values: dict[str, Any] = {"quaternion_xyzw": _rounded(q, 7), "rotvec": _rounded(quat_to_rotvec(q), 7)}
-    if matrix:
-        values["matrix"] = _rounded(quat_to_matrix(q), 7)
-    values |= {"log_density": number(answer.log_density), "ceiling": number(answer.ceiling), "measure": "pi^2"}
-    if answer.shares:
-        values |= {f"share_within_{limit}_deg": round(share, 4) for limit, share in answer.shares.items()}
-        values["modes"] = [{**m.to_dict(), "log_density": number(m.log_density)} for m in answer.modes]
-        values["ambiguous"] = answer.is_ambiguous
-        values["verdict"] = answer.words
-    return values
 
 
 def number(value: float, digits: int = 4) -> float | None:

@@ -51,7 +51,9 @@ class Encoded:
             return self.posterior
         if isinstance(self.model, AQuaMaM | OnnxModel):
             assert isinstance(self.posterior, QuaternionSentences)
-            return QuaternionSentences(_row(self.posterior.conditionals, i), self.posterior.cells)
+            one = QuaternionSentences(_row(self.posterior.conditionals, i), self.posterior.cells)
+            one.calibration, one.symmetry = self.posterior.calibration, self.posterior.symmetry
+            return one
         return self.model(self.images[i][None])  # the other systems' posteriors cannot be taken apart
 
 

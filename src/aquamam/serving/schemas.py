@@ -54,6 +54,16 @@ class ModeAnswer(BaseModel):
     kind: Literal["point", "curve", "region"]
 
 
+class FoldedAnswer(BaseModel):
+    order: Annotated[int | None, Field(description="rotations that look the same; null for a continuous symmetry")]
+    share_within_5_deg: float
+    share_within_15_deg: float
+    share_within_30_deg: float
+    modes: list[ModeAnswer]
+    ambiguous: bool
+    verdict: str
+
+
 class PredictAnswer(Answered):
     quaternion_xyzw: Annotated[Quaternion, Field(description="object to camera, q_w >= 0")]
     rotvec: Annotated[list[float], Field(description="axis times angle in radians")]
@@ -67,6 +77,9 @@ class PredictAnswer(Answered):
     modes: list[ModeAnswer] | None = None
     ambiguous: bool | None = None
     verdict: Annotated[str | None, Field(description="how sure the answer is, in words")] = None
+    up_to_symmetry: Annotated[FoldedAnswer | None, Field(description="the same with all that looks alike as one")] = (
+        None
+    )
 
 
 class SampleAnswer(Answered):
