@@ -27,6 +27,7 @@ class TrainConfig(Config):
     warmup: float = 0.02  # share of the schedule
     smoothing: float = 12.0  # Gaussian width of the bin labels in bins, at the start
     smoothing_share: float = 0.4  # share of the schedule after which labels are exact
+    frozen_norms: float = 1.0  # share of the schedule after which batch norms keep their statistics, whose noise hides small angles
     averaging: float = 0.999  # decay of the weights' running mean, which is what is validated and saved; 0 for none
     labels_per_image: int = 1  # equivalent true rotations used for each image and step
     augment: str = "none"  # mild or strong
@@ -60,6 +61,8 @@ class TrainConfig(Config):
         for name in ("warmup", "smoothing_share", "averaging"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must lie in [0, 1), got {getattr(self, name)}.")
+        if not 0 <= self.frozen_norms <= 1:
+            raise InputError(f"frozen_norms must lie in [0, 1], got {self.frozen_norms}; 1 never freezes them.")
         if self.schedule == "plateau" and self.time_budget:
             raise InputError("a time budget needs schedule=cosine; the paper's plateau schedule ends by itself.")
 

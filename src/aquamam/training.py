@@ -27,6 +27,7 @@ from aquamam.datasets.base import Batch, RotationDataset
 from aquamam.datasets.stream import Stream, one_pass
 from aquamam.errors import InputError
 from aquamam.labels import draw_labels
+from aquamam.layers import BatchNorm
 from aquamam.optimizers import make_optimizers
 from aquamam.recipes import TrainConfig
 from aquamam.runfolder import RunFolder
@@ -178,6 +179,10 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["rate"]
         self.model.train()
+        if share >= config.frozen_norms:
+            for module in self.model.modules():
+                if isinstance(module, BatchNorm):
+                    module.eval()
         batch = batch.to(self.device)
         q, weights = draw_labels(
             batch,
