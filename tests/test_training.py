@@ -177,6 +177,29 @@ def test_plateau_halves_the_rate_and_stops_at_the_second_idle_halving(tmp_path, 
     assert progress.best == 2.5
 
 
+def test_batch_norms_keep_their_statistics_for_the_end_of_a_schedule(tmp_path):
+    def statistics(folder, **changes) -> list[torch.Tensor]:
+        trainer = tiny_trainer(folder, 8, **changes)
+        seen = []
+        step = trainer._step
+
+        def watched(batch: Batch) -> torch.Tensor:
+            loss = step(batch)
+            seen.append(trainer.model.state_dict()["embed.stages.1.running_mean"].clone())
+            return loss
+
+        trainer._step = watched
+        trainer.fit()
+        return seen
+
+    frozen = statistics(tmp_path / "frozen", frozen_norms=0.5)
+    assert not torch.equal(frozen[0], frozen[3])
+    assert all(torch.equal(one, frozen[3]) for one in frozen[4:])
+    free = statistics(tmp_path / "free")
+    assert torch.equal(free[3], frozen[3])
+    assert not torch.equal(free[4], free[3])
+
+
 def test_papers_recipe_is_to_the_letter():
     assert (PAPER.lr, PAPER.betas, PAPER.eps, PAPER.batch_size, PAPER.patience) == (1e-4, (0.9, 0.999), 1e-9, 128, 5)
     assert PAPER.optimizer == "adam"
@@ -241,7 +264,8 @@ def test_another_runs_folder_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"lr": 0.0}, {"schedule": "linear"}, {"batch_size": 0}, {"warmup": 1.0}, {"clip": -1.0}]
+    "change",
+    [{"lr": 0.0}, {"schedule": "linear"}, {"batch_size": 0}, {"warmup": 1.0}, {"clip": -1.0}, {"frozen_norms": 1.5}],
 )
 def test_bad_training_configs_get_one_clear_sentence(change):
     with pytest.raises(InputError, match="must"):
