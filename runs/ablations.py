@@ -29,6 +29,7 @@ VARIANTS: dict[str, tuple[dict, dict]] = {
     "hemisphere and the paper's density": ({"chart": "hemisphere", "density": "paper"}, {}),
     "plain patches instead of the stem": ({"embedding": "patches", "patch_size": 8}, {}),
     "hard labels": ({}, {"smoothing": 0.0}),
+    "batch norms frozen for the last 30 %": ({}, {"frozen_norms": 0.7}),
     "group norm instead of batch norm": ({"stem_norm": "group"}, {}),
     "AdamW instead of Muon": ({}, {"optimizer": "adamw"}),
     "heads without a learnt factor": ({"scaled_heads": False}, {}),

@@ -27,7 +27,9 @@ class TrainConfig(Config):
     warmup: float = 0.02  # share of the schedule
     smoothing: float = 12.0  # Gaussian width of the bin labels in bins, at the start
     smoothing_share: float = 0.4  # share of the schedule after which labels are exact
-    frozen_norms: float = 1.0  # share of the schedule after which batch norms keep their statistics, whose noise hides small angles
+    frozen_norms: float = (
+        1.0  # share of the schedule after which batch norms keep their statistics, whose noise hides small angles
+    )
     averaging: float = 0.999  # decay of the weights' running mean, which is what is validated and saved; 0 for none
     labels_per_image: int = 1  # equivalent true rotations used for each image and step
     augment: str = "none"  # mild or strong

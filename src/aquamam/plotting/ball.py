@@ -11,7 +11,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from PIL import Image
 
-from aquamam.modes import describe
 from aquamam.plotting.cloud import SAMPLE, TRUTH, UNIFORM, Cloud
 from aquamam.plotting.objects import KnownObject, axes_picture
 from aquamam.plotting.style import Theme, density_colours, density_map, density_scale, get_theme, new_figure
@@ -117,7 +116,7 @@ def _draw_side(figure: Figure, cloud: Cloud, image: Image.Image | None, title: s
         axes.set_axis_off()
         figure.text(0.025, top, "input image", color=colours.muted, fontsize=9)
         top = 0.54
-    words = describe(cloud.modes)
+    words = cloud.words
     head, _, rest = words.partition(": ")
     lines = [head.capitalize(), *textwrap.wrap(rest.replace(" %", "\u00a0%"), 30)]
     figure.text(0.025, top, lines[0], color=colours.ink, fontsize=12, weight="bold", va="top")

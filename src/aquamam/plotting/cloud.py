@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int64
 
 from aquamam.distribution import RotationDistribution
 from aquamam.errors import InputError
-from aquamam.modes import Mode, angles_deg, cluster, with_densities
+from aquamam.modes import Folded, Mode, angles_deg, cluster, describe, with_densities
 from aquamam.rotations import as_unit_quat, quat_to_rotvec, random_quat
 
 TRUTH, SAMPLE, UNIFORM = 0, 1, 2  # where a point comes from
@@ -27,6 +27,12 @@ class Cloud:
     answer: Float64[np.ndarray, "4"]  # the prediction, xyzw
     answer_log_density: float
     ceiling: float
+    folded: Folded | None = None  # the modes up to the object's symmetry, where that is known
+
+    @property
+    def words(self) -> str:
+        """How sure the posterior is."""
+        return describe(self.modes) if self.folded is None else self.folded.words
 
     @property
     def rotvec(self) -> Float64[np.ndarray, "n 3"]:
@@ -96,6 +102,7 @@ def make_cloud(
         answer=answer[0].numpy(),
         answer_log_density=float(log_p[-1]),
         ceiling=float(posterior.ceiling),
+        folded=None if posterior.symmetry is None else Folded.of(drawn, answer[0], posterior.symmetry),
     )
 
 

@@ -13,7 +13,6 @@ from matplotlib.lines import Line2D
 from PIL import Image
 
 from aquamam.errors import InputError
-from aquamam.modes import describe
 from aquamam.plotting.cloud import SAMPLE, TRUTH, Cloud
 from aquamam.plotting.style import Theme, density_scale, get_theme, new_figure
 from aquamam.rotations import rotate
@@ -76,7 +75,7 @@ def mollweide(
     }.items():
         axes.text(*at, text, color=colours.muted, fontsize=8, ha="center", va="center", zorder=2)
     _legend(figure, cloud, wheel, axis, colours)
-    words = describe(cloud.modes)
+    words = cloud.words
     figure.text(
         0.04,
         0.955,

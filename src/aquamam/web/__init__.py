@@ -15,7 +15,6 @@ import numpy as np
 from PIL import Image
 
 from aquamam import __version__
-from aquamam.modes import describe
 from aquamam.plotting.cloud import Cloud
 from aquamam.plotting.objects import KnownObject
 from aquamam.plotting.style import THEMES, density_scale
@@ -46,7 +45,7 @@ def page_data(
         "answer": {
             "quaternion_xyzw": np.round(cloud.answer, 6).tolist(),
             "log_density": round(max(cloud.answer_log_density, LOWEST), 4),
-            "words": describe(cloud.modes),
+            "words": cloud.words,
         },
         "uniform": LOG_UNIFORM,
         "ceiling": cloud.ceiling if math.isfinite(cloud.ceiling) else None,
