@@ -133,7 +133,7 @@ def _draw_side(figure: Figure, cloud: Cloud, image: Image.Image | None, title: s
         facts.append(f"ceiling {cloud.ceiling:.2f}")
     figure.text(0.025, below, "\n".join(facts), color=colours.muted, fontsize=9, va="top", linespacing=1.45)
     if title:
-        figure.text(0.44, 0.965, title, color=colours.ink, fontsize=11, ha="center", va="top")
+        figure.text(0.44, 0.99, title, color=colours.ink, fontsize=11, ha="center", va="top")
 
 
 def _draw_poses(figure: Figure, cloud: Cloud, numbers: list[int], known: KnownObject | None, colours: Theme) -> None:
