@@ -36,7 +36,7 @@ def main() -> None:
 
     def renders(split: str, length: int) -> RenderedDataset:
         settings = RenderSettings(size=model.config.image_size)
-        return RenderedDataset(solid(args.name), settings, seed=SEED, split=split, length=length)
+        return RenderedDataset(solid(args.name), settings, seed=SEED, split=split, length=length, lookalikes=True)
 
     factors = temper(model, renders("temper", 4000), 4000)
     print("temperatures:", {name: round(1 / factor, 3) for name, factor in factors.items()}, flush=True)

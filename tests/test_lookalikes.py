@@ -8,6 +8,7 @@ from scipy.spatial.transform import Rotation
 from aquamam.commands.train import open_data
 from aquamam.datasets import RenderedDataset
 from aquamam.datasets.draws import haar
+from aquamam.datasets.varied import ROBUST
 from aquamam.labels import draw_labels
 from aquamam.lookalikes import Lookalikes
 from aquamam.meshes import Mesh
@@ -103,7 +104,7 @@ def test_groups_hold_beside_lists():
     assert group.distance(q[:, ::2], batch.rotations[::2, 0]).max() < 1e-6
 
 
-@pytest.mark.parametrize("vary", ["none", "robust"])
+@pytest.mark.parametrize("vary", [None, ROBUST])
 def test_training_on_several_labels_asks_for_them(vary):
     train, valid = open_data("render:die", 48, TrainConfig(labels_per_image=4), vary)
     assert train.describe()["lookalikes"]

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="override any field of the model's or the training's config",
+        help="override any field of the model's or the training's config, or of the variation",
     )
     parser.add_argument("--seed", type=int, help="of initial weights, order of the data and noise")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
@@ -95,6 +95,7 @@ def apply(config: Any, values: dict[str, Any]) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     from aquamam.checkpoint import load
+    from aquamam.datasets.varied import VARIATIONS
     from aquamam.errors import InputError
     from aquamam.parallel import process_group
     from aquamam.presets import preset
@@ -102,7 +103,9 @@ def run(args: argparse.Namespace) -> int:
 
     chosen = preset(args.preset)
     values = overrides(args.set)
-    unknown = [n for n in values if n not in {*chosen.model.__dataclass_fields__, *chosen.train.__dataclass_fields__}]
+    variation = VARIATIONS[args.vary]
+    known = [chosen.model, chosen.train, *([variation] if args.vary != "none" else [])]
+    unknown = [n for n in values if not any(n in config.__dataclass_fields__ for config in known)]
     if unknown:
         raise InputError(
             f"neither the model's nor the training's config has a field {unknown[0]!r}; see aquamam info {args.preset}."
@@ -116,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     model_config: Any = start.config if start is not None else apply(chosen.model, values)
     train_config = apply(chosen.train, values)
     with process_group(args.device) as device:
-        train, valid = open_data(args.data, model_config.image_size, train_config, args.vary)
+        train, valid = open_data(args.data, model_config.image_size, train_config, apply(variation, values))
         out = args.out or f"runs/{args.preset}"
         kind = start.kind if start is not None else chosen.kind
         trainer = Trainer(
@@ -132,11 +135,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def open_data(source: str, size: int, config: Any, vary: str = "none") -> tuple[Any, Any]:
-    """Training and validation data from a folder, or rendered on the fly from render:NAME[,NAME...]."""
+def open_data(source: str, size: int, config: Any, variation: Any = None) -> tuple[Any, Any]:
+    """Training and validation data from a folder, or rendered on the fly from render:NAME[,NAME...], perhaps varied."""
     from pathlib import Path
 
     from aquamam.datasets import RenderedDataset, open_dataset
+    from aquamam.datasets.varied import PLAIN
     from aquamam.errors import InputError
     from aquamam.render import RenderSettings
 
@@ -149,25 +153,25 @@ def open_data(source: str, size: int, config: Any, vary: str = "none") -> tuple[
         objects = [solids.solid(n) if n in solids.NAMES else meshes.load_mesh(n) for n in names]
         settings = RenderSettings(size=size)
         lookalikes = config.labels_per_image > 1
-        if vary != "none":
-            train = _varied(objects, settings, vary, config.seed, lookalikes)
+        if variation not in (None, PLAIN):
+            train = _varied(objects, settings, variation, config.seed, lookalikes)
         else:
             train = RenderedDataset(objects, settings, seed=config.seed, split="train", lookalikes=lookalikes)
         valid = RenderedDataset(objects, settings, seed=config.seed, split="valid", length=config.validation_size)
         return train, valid
-    if vary != "none":
+    if variation not in (None, PLAIN):
         raise InputError("--vary changes renders, and a data set has been rendered already; try --set augment=mild.")
     if not Path(source).exists():
         raise InputError(f"there is no data set at {source!r}; make one with aquamam render, or use --data render:die.")
     return open_dataset(source, split="train", size=size), open_dataset(source, split="valid", size=size)
 
 
-def _varied(objects: list[Any], settings: Any, vary: str, seed: int, lookalikes: bool) -> Any:
-    from aquamam.datasets.varied import VARIATIONS, VariedDataset
+def _varied(objects: list[Any], settings: Any, variation: Any, seed: int, lookalikes: bool) -> Any:
+    from aquamam.datasets.varied import VariedDataset
     from aquamam.errors import InputError
     from aquamam.solids import Solid
 
     if len(objects) > 1:
         raise InputError(f"--vary takes one object, got {len(objects)}; try --set augment=mild for several.")
     mesh, group = (objects[0].mesh, objects[0].symmetry) if isinstance(objects[0], Solid) else (objects[0], None)
-    return VariedDataset(mesh, settings, VARIATIONS[vary], symmetry=group, seed=seed, lookalikes=lookalikes)
+    return VariedDataset(mesh, settings, variation, symmetry=group, seed=seed, lookalikes=lookalikes)
