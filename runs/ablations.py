@@ -33,6 +33,7 @@ VARIANTS: dict[str, tuple[dict, dict]] = {
     "group norm instead of batch norm": ({"stem_norm": "group"}, {}),
     "AdamW instead of Muon": ({}, {"optimizer": "adamw"}),
     "heads without a learnt factor": ({"scaled_heads": False}, {}),
+    "factors of the heads ten times as fast": ({}, {"scale_rate": 30.0}),
     "heads no faster than the rest": ({}, {"head_rate": 1.0}),
     "no running mean of the weights": ({}, {"averaging": 0.0}),
 }

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from aquamam import muon
+from aquamam.layers import ScaledLinear
 from aquamam.recipes import TrainConfig
 
 
@@ -18,11 +19,14 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
         for rate in (1.0, config.head_rate)
         for decay in (config.weight_decay, 0.0)
     ]
+    groups.append({"params": [], "rate": config.scale_rate, "weight_decay": 0.0})
     for path, module in model.named_modules():
         output = path in sharp
         for name, parameter in module.named_parameters(recurse=False):
             if config.optimizer == "muon" and name == "weight" and not output and muon.suits(module):
                 hidden.append(parameter)
+            elif isinstance(module, ScaledLinear) and name == "log_scale":
+                groups[-1]["params"].append(parameter)
             else:
                 groups[2 * output + (parameter.ndim < 2)]["params"].append(parameter)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW

@@ -20,6 +20,7 @@ class TrainConfig(Config):
     optimizer: str = "muon"  # Muon for hidden matrices and AdamW for the rest; or "adamw", "adam"
     lr: float = 1.5e-3
     head_rate: float = 3.0  # the output layers learn so many times as fast: they must become sharp
+    scale_rate: float = 3.0  # and so many times their learnt factors, which set how sure they are
     betas: tuple[float, float] = (0.9, 0.99)
     eps: float = 1e-8
     weight_decay: float = 0.02
@@ -54,7 +55,7 @@ class TrainConfig(Config):
         for name in ("steps", "batch_size", "labels_per_image", "validate_every", "validation_size", "patience"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("lr", "head_rate", "eps", "checkpoint_seconds"):
+        for name in ("lr", "head_rate", "scale_rate", "eps", "checkpoint_seconds"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, got {getattr(self, name)}.")
         for name in ("time_budget", "weight_decay", "clip", "smoothing", "threads", "epoch_size"):
