@@ -238,7 +238,7 @@ def test_a_focus_on_axes_keeps_rotations_of_one_picture_equally_probable():
     data = VariedDataset(mesh, settings, Variation(focus=0.5), seed=3)
     n = 20_000
     rotations = Rotation.from_quat(
-        np.concatenate([data.batch(range(0, 1)).rotations[0].numpy(), data._rotations(np.arange(1, n))])
+        np.concatenate([data.batch(range(0, 1)).rotations[0].numpy(), data._drawn(np.arange(1, n))])
     )
     facing = rotations.inv().apply([0, 0, 1])
     near = np.abs(facing).max(1) > np.cos(np.radians(14))
