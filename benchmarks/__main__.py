@@ -5,6 +5,8 @@ Prints a table and one JSON line a figure; --write puts the table into benchmark
 
 import argparse
 import io
+import shlex
+import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -26,7 +28,7 @@ PARTS: dict[str, Callable[[int], list[Figure]]] = {
 
 HEAD = """# Benchmarks
 
-`python -m benchmarks --write` made this table: interleaved medians of one run, warm-up first. "limit" is the share of the rate of a large
+`{command}` made this table: interleaved medians of one run, warm-up first. "limit" is the share of the rate of a large
 float32 matrix product, measured in the same run, at which the needed FLOPs were done. The other sides are in `core.py` and `plain.py`: plain,
 honest implementations of the paper's pseudo-code. `rendering.py` and `reading.py` measure images per second.
 """
@@ -51,7 +53,7 @@ def main() -> None:
             report(figures)
         facts = ", ".join(f"{key} {value}" for key, value in machine().items())
         (Path(__file__).parent / "README.md").write_text(
-            f"{HEAD}\nMeasured on: {facts}.\n\n```\n{text.getvalue()}```\n"
+            f"{HEAD.format(command=shlex.join(['python', '-m', 'benchmarks', *sys.argv[1:]]))}\nMeasured on: {facts}.\n\n```\n{text.getvalue()}```\n"
         )
 
 

@@ -201,6 +201,18 @@ def test_odd_meshes_are_placed_and_seen(name, tmp_path):
     assert read_mesh(tmp_path / "mesh.npz").hash == mesh.hash
 
 
+@pytest.mark.parametrize(
+    ("name", "counts", "kinds"), [("die", [1, 2, 4], ["1", "2", "4"]), ("cylO", [1, 30], ["1", fitting.CURVE])]
+)
+def test_painted_parts_know_the_class_of_each_image(name, counts, kinds):
+    part = solid(name)
+    data = VariedDataset(part.mesh, RenderSettings(size=32), symmetry=part.symmetry, length=4, lookalikes=True)
+    assert fitting.listed_kinds(torch.tensor(counts), data).tolist() == kinds
+    assert (
+        fitting.listed_kinds(torch.tensor(counts), VariedDataset(part.mesh, RenderSettings(size=32), length=4)) is None
+    )
+
+
 def test_which_side_of_a_face_is_out_does_not_change_the_pictures(tmp_path):
     turns = Rotation.random(6, random_state=0).as_matrix()
     pictures = [render(BAD[name], turns, RenderSettings(size=32)) for name in ("inside out", "half inside out")]

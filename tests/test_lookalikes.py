@@ -55,13 +55,17 @@ def test_single_faces_of_the_die(face, count):
 
 def test_all_turns_that_look_the_same_are_listed():
     """Against renders, for every turn of the cube and views of all kinds."""
-    die, q = of("die"), np.concatenate([haar(4, "views", np.arange(15)), [[0.0, 0, 0, 1], [0.08, 0.03, 0.3, 0.95]]])
-    q /= np.linalg.norm(q, axis=1, keepdims=True)
-    for one, same in zip(q, die.same(q, SETTINGS)):
+    die = of("die")
+    along = Rotation.create_group("O")[::3]  # faces towards the camera, some of them leaning by three degrees
+    q = np.concatenate(
+        [haar(4, "views", np.arange(15)), along.as_quat(), (Rotation.from_rotvec([0.05, 0.02, 0.3]) * along).as_quat()]
+    )
+    for i, (one, same) in enumerate(zip(q, die.same(q, SETTINGS))):
         other = (Rotation.from_quat(one) * Rotation.from_quat(die.turns)).as_quat()
         seen = far_pixels(solid("die").mesh, other) <= 1
         assert (same <= seen).all()
-        assert (seen & ~same).sum() == 0 or not same[1:].any()  # a sliver may be too thin for a pixel
+        if i >= 15:  # one face fills the view; in others a sliver may be too thin for a pixel
+            assert same.sum() > 1 and (same == seen).all()
 
 
 def test_nothing_to_list():

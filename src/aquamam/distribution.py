@@ -79,8 +79,8 @@ class RotationDistribution(Distribution):
         return convert_log_density(log_p.reshape(sample_shape + self.batch_shape).to(value.dtype), to=measure)
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw quaternions (xyzw, q_w >= 0), shape (*sample, *batch, 4)."""
-        sample_shape = torch.Size(sample_shape)
+        """Draw quaternions (xyzw, q_w >= 0), shape (*sample, *batch, 4); a plain number n means (n,)."""
+        sample_shape = torch.Size((sample_shape,) if isinstance(sample_shape, int) else sample_shape)
         if any(n < 0 for n in sample_shape):
             raise InputError(f"sample shapes must not be negative, got {tuple(sample_shape)}.")
         copies = self._copies()

@@ -319,7 +319,7 @@ class Fit:
         held = {level: score <= calibration.mass(level, spread) for level in LEVELS}
         seen_from = quat_to_matrix(judged.columns["truth"])[:, 2].numpy()
         cell = cKDTree(np.array(views["directions"])).query(seen_from)[1]
-        listed = _listed(judged, data)
+        listed = listed_kinds(judged.columns["listed"], data)
         kinds = np.array(views["kinds"])[cell] if listed is None else listed
         return {
             "evaluation": {k: v for k, v in judged.to_dict().items() if k not in ("curves", "worst", "unlikely")},
@@ -365,13 +365,13 @@ class Fit:
         return fitpage.Page(self.out, self.mesh, self.data("train"))
 
 
-def _listed(judged: Evaluation, data: VariedDataset) -> np.ndarray | None:
-    """The class of each image where all rotations that give its picture are listed; elsewhere the nearest direction tells."""
+def listed_kinds(counts: torch.Tensor, data: VariedDataset) -> np.ndarray | None:
+    """The class of each image by how many rotations are listed for its picture; None where the data list none, so that the nearest
+    direction must tell."""
     if not data.lookalikes:
         return None
     (known,) = data.lookalikes.values()
-    counts = judged.columns["listed"].tolist()
-    return np.array([CURVE if known.continuous and count > 1 else str(count) for count in counts])
+    return np.array([CURVE if known.continuous and count > 1 else str(count) for count in counts.tolist()])
 
 
 def _cells(judged: Evaluation, cell: np.ndarray, count: int) -> dict[str, list[Any]]:

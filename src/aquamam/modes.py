@@ -106,7 +106,7 @@ class Folded:
         """From samples (xyzw)."""
         near = group.nearest(q.double().cpu(), predicted.double().cpu())
         angle = angles_deg(predicted[None].cpu(), near)[0]
-        return cls(order=group.order, shares=_shares(angle), modes=tuple(cluster(near, radius_deg).modes))
+        return cls(order=group.order, shares=shares_within(angle), modes=tuple(cluster(near, radius_deg).modes))
 
     @property
     def words(self) -> str:
@@ -167,7 +167,7 @@ def answers(
                 quaternion=_tuple(predicted[i]),
                 log_density=float(log_density[i]),
                 ceiling=float(posterior.ceiling),
-                shares=_shares(angles_deg(predicted[i, None], q[:, i])[0]),
+                shares=shares_within(angles_deg(predicted[i, None], q[:, i])[0]),
                 modes=tuple(modes),
                 folded=folded[i],
             )
@@ -175,7 +175,7 @@ def answers(
     return result
 
 
-def _shares(angle: Float[Tensor, "n"]) -> dict[int, float]:
+def shares_within(angle: Float[Tensor, "n"]) -> dict[int, float]:
     """Of the samples at these angles to the prediction, in degrees."""
     return {limit: float((angle <= limit).double().mean()) for limit in SHARE_ANGLES}
 

@@ -107,9 +107,10 @@ def run(args: argparse.Namespace) -> int:
     known = [chosen.model, chosen.train, *([variation] if args.vary != "none" else [])]
     unknown = [n for n in values if not any(n in config.__dataclass_fields__ for config in known)]
     if unknown:
-        raise InputError(
-            f"neither the model's nor the training's config has a field {unknown[0]!r}; see aquamam info {args.preset}."
-        )
+        hint = f"see aquamam info {args.preset}"
+        if unknown[0] in variation.__dataclass_fields__:
+            hint = "it is one of the variation of renders, so give --vary robust or --vary camera with it"
+        raise InputError(f"neither the model's nor the training's config has a field {unknown[0]!r}; {hint}.")
     for name in ("steps", "seed"):
         if getattr(args, name) is not None:
             values[name] = getattr(args, name)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aquamam.charts import ChartPoint
 from aquamam.distribution import RotationDistribution
-from aquamam.modes import SHARE_ANGLES, Answer, Folded, angles_deg, answers, cluster, plain_answers
+from aquamam.modes import Answer, Folded, angles_deg, answers, cluster, plain_answers, shares_within
 from aquamam.rotations import as_unit_quat, random_quat
 from aquamam.sentences import QuaternionSentences
 from aquamam.serving.batcher import Encoded
@@ -71,12 +71,11 @@ def explore(encoded: Encoded, i: int, asked: PosteriorRequest) -> dict[str, Any]
     given_log_p, anywhere_log_p, answer_log_p, tops_log_p = log_p.split([len(part) for part in parts])
     q = torch.cat([given.double(), drawn.double().cpu(), anywhere])
     log_p = torch.cat([given_log_p, drawn_log_p.double().cpu(), anywhere_log_p])
-    angle = angles_deg(answer.cpu(), drawn.cpu())[0]
     told = Answer(
         quaternion=tuple(answer[0].tolist()),  # type: ignore[arg-type]
         log_density=float(answer_log_p),
         ceiling=float(posterior.ceiling),
-        shares={limit: float((angle <= limit).double().mean()) for limit in SHARE_ANGLES},
+        shares=shares_within(angles_deg(answer.cpu(), drawn.cpu())[0]),
         modes=tuple(replace(mode, log_density=float(top)) for mode, top in zip(found.modes, tops_log_p)),
         folded=None if posterior.symmetry is None else Folded.of(drawn, answer[0], posterior.symmetry),
     )
