@@ -22,7 +22,14 @@ from aquamam.serving.batcher import Encoded
 SMALL = {"bins": 12, "dim": 16, "heads": 2, "hidden": 24, "octaves": 3, "image_size": 16}
 CONFIGS = {
     "stem": ModelConfig(
-        **SMALL, layers=2, chart="atlas", density="cells", embedding="stem", stem=(4, 8), stem_blocks=(0, 1)
+        **SMALL,
+        layers=2,
+        chart="atlas",
+        density="cells",
+        embedding="stem",
+        stem=(4, 8),
+        stem_blocks=(0, 1),
+        sharpness=(1.3, 0.8, 1.2),
     ),
     "patches": ModelConfig(**SMALL, layers=1, chart="hemisphere", density="paper", patch_size=8, channels=1),
     "category": ModelConfig(**SMALL, layers=2, chart="hemisphere", density="cells", embedding="category", tokens=5),

@@ -15,7 +15,16 @@ from benchmarks.plain import PlainAQuaMaM
 
 TINY = {
     "stem": ModelConfig(
-        bins=30, dim=24, heads=2, layers=2, hidden=32, embedding="stem", image_size=16, stem=(8, 8), stem_blocks=(0, 1)
+        bins=30,
+        dim=24,
+        heads=2,
+        layers=2,
+        hidden=32,
+        embedding="stem",
+        image_size=16,
+        stem=(8, 8),
+        stem_blocks=(0, 1),
+        sharpness=(1.3, 0.8, 1.2),
     ),
     "patches": ModelConfig(
         bins=31, dim=24, heads=2, layers=3, hidden=32, image_size=16, patch_size=8, chart="hemisphere", density="paper"
@@ -190,6 +199,8 @@ def test_bad_categories_get_one_clear_sentence():
         {"embedding": "cnn"},
         {"image_size": 30},
         {"bins": 0},
+        {"sharpness": (1.0, 0.0, 1.0)},
+        {"sharpness": (1.0, 1.0)},
         {"chart": "disk"},
     ],
 )

@@ -45,8 +45,7 @@ class Encoder(nn.Module):
         for i, block in enumerate(model.blocks):
             x, keys_values = block.prefix(x, last=i == len(model.blocks) - 1)  # type: ignore[operator]
             states += keys_values
-        head = model.first_head if model.cells.chart.count > 1 else model.head
-        return (head(model.norm(x[:, -1])), *states)
+        return (model.first_logits(x[:, -1]), *states)
 
 
 class Decoder(nn.Module):
@@ -77,7 +76,8 @@ class Decoder(nn.Module):
             own.append(state)
         if model.cells.chart.count == 1:
             own[0] = own[0] + 0 * chart[..., None]  # an input that is not read would vanish from the graph
-        return (model.head(model.norm(x)), *own)
+        _, second, third = model.config.sharpness
+        return (model.head(model.norm(x)) * torch.where(first, second, third), *own)
 
 
 def extend_by_one(

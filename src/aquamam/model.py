@@ -48,6 +48,11 @@ class ModelConfig(Config):
     stem_blocks: tuple[int, ...] = (1, 1, 1)  # residual blocks of each stage
     stem_norm: str = "group"  # or "batch"
     scaled_heads: bool = False  # one learnt factor for all logits of a head
+    sharpness: tuple[float, ...] = (
+        1.0,
+        1.0,
+        1.0,
+    )  # factors of the logits of the three tokens, set by `tempering.temper`
     categories: int = 6  # for embedding="category"
     tokens: int = 196  # for embedding="category"
 
@@ -70,6 +75,8 @@ class ModelConfig(Config):
             raise InputError(f"layers and hidden must be positive, got layers={self.layers}, hidden={self.hidden}.")
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout must lie in [0, 1), got {self.dropout}.")
+        if len(self.sharpness) != 3 or not all(0 < factor < math.inf for factor in self.sharpness):
+            raise InputError(f"sharpness must be three positive factors, got {self.sharpness}.")
         if self.embedding not in ("patches", "stem", "category"):
             raise InputError(f"embedding must be patches, stem or category, got {self.embedding!r}.")
         step = self.patch_size if self.embedding == "patches" else 2 ** len(self.stem)
@@ -157,6 +164,12 @@ class AQuaMaM(nn.Module):
             start, layers = start[copies], [KeysValues(k[copies], v[copies]) for k, v in layers]
         return Prefix(self, layers, start)
 
+    def first_logits(self, start: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch first_tokens"]:
+        """Logits of the first token from the last state of the encoder."""
+        head = self.first_head if self.cells.chart.count > 1 else self.head
+        logits, factor = head(self.norm(start)), self.config.sharpness[0]
+        return logits if factor == 1 else logits * factor
+
     def prepare(self, images: ImageInput) -> Tensor:
         """Validate and stack the input: (B, channels, H, W), or (B,) categories."""
         if self.config.embedding == "category":
@@ -190,9 +203,7 @@ class Prefix:
         self.row_floats = 2 * (3 * config.heads * (config.prefix_tokens + 3) + 2 * config.hidden + 10 * config.dim)
 
     def first(self) -> Float[Tensor, "batch first_tokens"]:
-        model = self.model
-        head = model.first_head if model.cells.chart.count > 1 else model.head
-        return head(model.norm(self.start))
+        return self.model.first_logits(self.start)
 
     def rest(
         self,
@@ -201,7 +212,12 @@ class Prefix:
         past: tuple[Tensor, ...] = (),
     ) -> tuple[Float[Tensor, "rotations batch steps bins"], tuple[Tensor, ...]]:
         states, own = self.states(chart, seen, past)
-        return self.model.head(states), own
+        logits = self.model.head(states)
+        done = past[0].shape[2] if past else 0
+        factors = self.model.config.sharpness[1 + done : 1 + done + seen.shape[-1]]
+        if any(factor != 1 for factor in factors):
+            logits = logits * logits.new_tensor(factors)[:, None]
+        return logits, own
 
     def states(
         self,
