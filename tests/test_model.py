@@ -1,12 +1,14 @@
 """The network: counts, caches, masks, inputs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 import aquamam
-from aquamam import layers
+from aquamam import layers, sentences
 from aquamam.errors import InputError
 from aquamam.model import AQuaMaM, ModelConfig
 from aquamam.presets import MODELS
@@ -99,6 +101,32 @@ def test_decoded_sentences_have_their_teacher_forced_probability(model, generato
         if model.cells.density == "paper":
             point = point._replace(u=model.cells.centre(cell))
         assert torch.allclose(posterior._sentence_log_prob(point, cell), best.log_probs, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["stem", "category"], indirect=True)  # those that see bins only
+@pytest.mark.parametrize("sharp", [1.0, 40.0])
+def test_sentences_that_share_passes_are_those_that_do_not(model, sharp, monkeypatch):
+    """Samples and their likelihoods, where all prefixes differ and where most are equal."""
+    model.config = replace(model.config, sharpness=(sharp,) * 3)
+    with torch.no_grad():
+        posterior = model(inputs(model, 3))
+        asked: list[int] = []
+        rest = posterior.conditionals.rest
+        posterior.conditionals.rest = lambda *args: asked.append(len(args[0])) or rest(*args)
+        apart, together = (
+            posterior.decode(sentences._sampler(300, g := torch.Generator().manual_seed(2)), g, shared=shared)
+            for shared in (False, True)
+        )
+        assert max(asked[:2]) == 300
+        assert asked[2] <= 120
+        assert asked[3] <= (300 if sharp == 1 else 60)
+        assert (apart.cell == together.cell).all(-1).float().mean() > 0.99  # rounding may move a draw across an edge
+        q = posterior.sample((300,))
+        monkeypatch.setattr(sentences, "WORTH", 0)
+        shared = posterior.log_prob(q)
+        monkeypatch.setattr(sentences, "WORTH", float("inf"))
+        torch.testing.assert_close(shared, posterior.log_prob(q), rtol=1e-4, atol=1e-3)
+        assert posterior.sample((0,)).shape == (0, 3, 4)
 
 
 def test_images_in_a_batch_do_not_see_each_other(model, generator):

@@ -13,6 +13,9 @@ from aquamam.charts import ChartPoint
 from aquamam.distribution import CHUNK_FLOATS, RotationDistribution, TopK
 from aquamam.errors import InputError
 
+FEWER = 1.25  # rows a pass from which on sampling shares passes
+WORTH = 2  # and from which on a likelihood does, which else takes both steps at once
+
 
 @runtime_checkable
 class Conditionals(Protocol):
@@ -44,9 +47,39 @@ class Sentences(NamedTuple):
     log_prob: Float[Tensor, "rotations batch"]
 
 
-# (log-probability so far (R, B), log-probabilities of the next token (R, B, K)) -> parent row and token of each new row (R', B);
-# no parents where every row is its own
-Choose = Callable[[Tensor, Tensor], tuple[Tensor | None, Tensor]]
+class Passes(NamedTuple):
+    """Rows whose sentences are equal so far go through the network as one."""
+
+    place: Int[Tensor, "rotations batch"]  # the pass of each row
+    row: Int[Tensor, "passes batch"]  # a row of each pass; images with fewer passes than others repeat some
+
+    @classmethod
+    def of(cls, code: Int[Tensor, "rotations batch"]) -> "Passes":
+        """Rows with equal codes share a pass."""
+        code, order = code.sort(0)
+        new = torch.ones_like(code, dtype=torch.bool)
+        new[1:] = code[1:] != code[:-1]
+        place = new.cumsum(0) - 1
+        passes = int(place.max()) + 1 if place.numel() else 0
+        row = order[:1].repeat(passes, 1).scatter_(0, place, order)
+        return cls(torch.empty_like(order).scatter_(0, order, place), row)
+
+    def if_fewer(self) -> "Passes | None":
+        """None where the passes are nearly as many as the rows, so that each row may as well have its own."""
+        return self if FEWER * len(self.row) <= len(self.place) else None
+
+    def pick(self, values: Tensor) -> Tensor:
+        """Of values a row, (rotations, batch, ...), those a pass."""
+        return values[self.row, torch.arange(values.shape[1], device=values.device)]
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Of values a pass, those of each row."""
+        return values[self.place, torch.arange(values.shape[1], device=values.device)]
+
+
+# (log-probability so far (R, B), log-probabilities of the next token (R, B, K), passes of the rows) -> parent row and token of each new
+# row (R', B); no parents where every row is its own. With passes, the log-probabilities are those of the passes.
+Choose = Callable[[Tensor, Tensor, Passes | None], tuple[Tensor | None, Tensor]]
 
 
 class FirstTokens(NamedTuple):
@@ -79,7 +112,7 @@ class QuaternionSentences(RotationDistribution):
         # Where the network sees bins only, a map's rotations outnumber the first tokens: these then go through the network once, not
         # once a rotation, which halves the work.
         cells, tokens = self.cells, self.cells.first_tokens
-        repeats = cells.density == "cells" and self._batch == 1 and value.numel() // 4 >= 2 * tokens
+        repeats = self._same_for_same_bins and self._batch == 1 and value.numel() // 4 >= 2 * tokens
         fits = tokens * (cells.bins + self.conditionals.row_floats // 4) <= 4 * CHUNK_FLOATS
         if repeats and fits and self._first_tokens is None and not torch.is_grad_enabled():
             self._first_tokens = self._all_first_tokens()
@@ -112,10 +145,35 @@ class QuaternionSentences(RotationDistribution):
             logits, _ = self.conditionals.rest(point.chart, self.cells.centre(cell[..., 1:2]).float(), past)
             logits = logits[..., 0, :].float().masked_fill(self.cells.illegal(cell[..., :2]), -torch.inf)
             return log_p + second + logits.gather(-1, cell[..., 2:]).squeeze(-1) - logits.logsumexp(-1)
+        if self._same_for_same_bins and not torch.is_grad_enabled():
+            pairs = Passes.of(token * self.cells.bins + cell[..., 1])
+            if WORTH * len(pairs.row) <= len(token):
+                return log_p + self._shared_log_prob(point.chart, cell, Passes.of(token), pairs)
         logits = self._rest(point, cell)
         # both steps at once: indexing one step at a time costs a whole tensor of zeros each in the backward pass
         rest = logits.gather(-1, cell[..., 1:, None]).squeeze(-1) - logits.logsumexp(-1)
         return log_p + rest.sum(-1)
+
+    def _shared_log_prob(
+        self, chart: Tensor, cell: Int[Tensor, "rotations batch 3"], firsts: Passes, pairs: Passes
+    ) -> Tensor:
+        """Log-probability of the second and third tokens where many rotations share the earlier ones."""
+        past: tuple[Tensor, ...] = ()
+        total = torch.zeros_like(chart, dtype=torch.float32)
+        for step, passes in enumerate((firsts, pairs)):
+            if past:
+                past = tuple(passes.pick(firsts.spread(state)) for state in past)
+            bins = passes.pick(cell[..., : step + 1])
+            logits, past = self.conditionals.rest(passes.pick(chart), self.cells.centre(bins[..., -1:]).float(), past)
+            log_p = logits[..., 0, :].float().masked_fill(self.cells.illegal(bins), -torch.inf).log_softmax(-1)
+            rows = torch.arange(chart.shape[1], device=chart.device)
+            total = total + log_p[passes.place, rows, cell[..., step + 1]]
+        return total
+
+    @property
+    def _same_for_same_bins(self) -> bool:
+        """Whether the network sees bins only, so that rotations with equal bins are equal to it."""
+        return self.cells.density == "cells"
 
     def _rest(
         self, point: ChartPoint, cell: Int[Tensor, "rotations batch 3"]
@@ -157,25 +215,37 @@ class QuaternionSentences(RotationDistribution):
         log_p = log_p + self.cells.log_factor(point, cell)
         return log_p.reshape(sample_shape + self.batch_shape).to(value.dtype)
 
-    def decode(self, choose: Choose, generator: torch.Generator | None = None) -> Sentences:
-        """The one decoding loop: greedy, beam and sampling differ only in how they choose."""
+    def decode(self, choose: Choose, generator: torch.Generator | None = None, *, shared: bool = False) -> Sentences:
+        """The one decoding loop: greedy, beam and sampling differ only in how they choose.
+
+        shared: sentences that are equal so far pass through the network once.
+        """
         cells = self.cells
         first = self._first()
         rows = torch.arange(self._batch, device=first.device)
-        _, token = choose(torch.zeros_like(first[None, :, 0]), first[None])
+        _, token = choose(torch.zeros_like(first[None, :, 0]), first[None], None)
         total = first.gather(-1, token.T).T
         chart, cell = token // cells.bins, (token % cells.bins)[..., None]
         past: tuple[Tensor, ...] = ()
+        passes = Passes.of(token).if_fewer() if shared else None
         while cell.shape[-1] < 3:
-            logits, past = self.conditionals.rest(chart, self._shown(cell[..., -1], generator)[..., None], past)
-            log_p = logits[..., 0, :].float().masked_fill(cells.illegal(cell), -torch.inf).log_softmax(-1)
-            parent, token = choose(total, log_p)
-            if parent is None:
+            where, bins = (chart, cell) if passes is None else (passes.pick(chart), passes.pick(cell))
+            logits, past = self.conditionals.rest(where, self._shown(bins[..., -1], generator)[..., None], past)
+            log_p = logits[..., 0, :].float().masked_fill(cells.illegal(bins), -torch.inf).log_softmax(-1)
+            parent, token = choose(total, log_p, passes)
+            more = cell.shape[-1] < 2
+            if passes is not None:
+                total = total + log_p[passes.place, rows, token]
+                if more:
+                    before, passes = passes.place, Passes.of(passes.place * cells.bins + token).if_fewer()
+                    came_from = before if passes is None else passes.pick(before)
+                    past = tuple(state[came_from, rows] for state in past)
+            elif parent is None:
                 total = total + log_p.gather(-1, token[..., None]).squeeze(-1)
             else:
                 total = total[parent, rows] + log_p[parent, rows, token]
                 chart, cell = chart[parent, rows], cell[parent, rows]
-                past = tuple(state[parent, rows] for state in past) if cell.shape[-1] < 2 else ()
+                past = tuple(state[parent, rows] for state in past) if more else ()
             cell = torch.cat([cell, token[..., None]], -1)
         return Sentences(chart, cell, total)
 
@@ -197,7 +267,8 @@ class QuaternionSentences(RotationDistribution):
             generator.manual_seed(int(torch.randint(2**62, ()).item()))
         with torch.no_grad():
             parts = [
-                self.decode(_sampler(n, generator), generator) for n in _chunks(count, self._rotations_per_chunk())
+                self.decode(_sampler(n, generator), generator, shared=self._same_for_same_bins)
+                for n in _chunks(count, self._rotations_per_chunk())
             ]
         return Sentences(*(torch.cat(field) for field in zip(*parts)))
 
@@ -230,7 +301,7 @@ def _chunks(count: int, size: int) -> Iterator[int]:
 
 
 def _beam(width: int) -> Choose:
-    def choose(total: Tensor, log_p: Tensor) -> tuple[Tensor | None, Tensor]:
+    def choose(total: Tensor, log_p: Tensor, passes: Passes | None) -> tuple[Tensor | None, Tensor]:
         rows, batch, tokens = log_p.shape
         if width == rows == 1:
             return None, log_p.argmax(-1)
@@ -244,35 +315,49 @@ def _beam(width: int) -> Choose:
 def _sampler(count: int, generator: torch.Generator) -> Choose:
     """Inverse CDF: one uniform number a row, none for bins of probability zero."""
 
-    def choose(total: Tensor, log_p: Tensor) -> tuple[Tensor | None, Tensor]:
-        rows, batch, _ = log_p.shape
+    first = True
+
+    def choose(total: Tensor, log_p: Tensor, passes: Passes | None) -> tuple[Tensor | None, Tensor]:
+        nonlocal first
+        batch, first_now, first = log_p.shape[1], first, False
         u = torch.rand((count, batch), generator=generator, dtype=torch.float64, device=log_p.device)
-        if rows == 1:  # the first token: all samples of an image share one CDF
+        if first_now:  # all samples of an image share one CDF
             cdf = log_p[0].double().exp().cumsum(-1)
             target = _below(u.T * cdf[:, -1:], cdf[:, -1:]).contiguous()
             return torch.zeros_like(u, dtype=torch.long), torch.searchsorted(cdf, target, right=True).T
-        return None, _inverse_cdf(log_p.exp(), u)
+        return None, _inverse_cdf(log_p.exp(), u, passes)
 
     return choose
 
 
 def _inverse_cdf(
-    p: Float[Tensor, "rotations batch tokens"], u: Float[Tensor, "rotations batch"], width: int = 64
+    p: Float[Tensor, "passes batch tokens"],
+    u: Float[Tensor, "rotations batch"],
+    passes: Passes | None = None,
+    width: int = 64,
 ) -> Int[Tensor, "rotations batch"]:
     """The token at which the cumulative probability passes u: first its block of 64, then its place in the block.
 
-    One running sum in double over 50,257 tokens would be most of the time that a sample takes.
+    Without passes every row of u has its own of p. One running sum in double over 50,257 tokens would be most of the time that a sample takes.
     """
     tokens = p.shape[-1]
     whole = tokens - tokens % width
     blocks = p[..., :whole].unflatten(-1, (-1, width)).sum(-1)
     cdf = torch.cat([blocks, p[..., whole:].sum(-1, keepdim=True)], -1).double().cumsum(-1)
+    if passes is not None:
+        cdf = passes.spread(cdf).contiguous()
     target = _below(u[..., None] * cdf[..., -1:], cdf[..., -1:])
     block = torch.searchsorted(cdf, target, right=True)
     before = F.pad(cdf, (1, 0)).gather(-1, block)
     share = (target - before) / (cdf.gather(-1, block) - before)  # uniform again, now inside the block
     places = block * width + torch.arange(width, device=p.device)
-    inside = torch.where(places < tokens, p.gather(-1, places.clamp_max(tokens - 1)), 0.0).double().cumsum(-1)
+    if passes is None:
+        near = p.gather(-1, places.clamp_max(tokens - 1))
+    else:
+        near = p[
+            passes.place[..., None], torch.arange(p.shape[1], device=p.device)[:, None], places.clamp_max(tokens - 1)
+        ]
+    inside = torch.where(places < tokens, near, 0.0).double().cumsum(-1)
     place = torch.searchsorted(inside, _below(share * inside[..., -1:], inside[..., -1:]), right=True)
     return (block * width + place).squeeze(-1)
 
