@@ -89,6 +89,8 @@ def save_model(
     `half` stores 16 bits a weight, for models that travel with the package; loading makes them 32 bits again.
     """
     path = Path(path)
+    if model.kind not in KINDS:
+        raise InputError(f"a checkpoint holds one of {', '.join(KINDS)}, got {model.kind!r}; save the model inside it.")
     info = {**getattr(model, "info", {}), **(info or {})}
     description = {"kind": model.kind, "config": model.config.to_dict(), "info": info}  # type: ignore[union-attr,operator]
     file = path if path.suffix == ".safetensors" else path / "model.safetensors"

@@ -28,6 +28,8 @@ MANY_CLASSES = 40  # more are in the JSON only
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from aquamam.commands.predict import add_turns_argument
+
     parser.add_argument("checkpoint", help="a bundled model's name, a checkpoint's file or a run's folder")
     parser.add_argument(
         "--data",
@@ -45,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strategies", metavar="A,B", help="of greedy, beam and expected; the first gives the headline (default: all)"
     )
+    add_turns_argument(parser)
     parser.add_argument("--seed", type=int, default=0, help="of samples, ties and rendered images (default: 0)")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images at once (default: 64)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
@@ -57,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     import torch.distributed as dist
 
     from aquamam.checkpoint import load
+    from aquamam.commands.predict import look_in_turns
     from aquamam.evaluation import evaluate
     from aquamam.parallel import process_group
     from aquamam.report import write_report
@@ -64,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     strategies = None if args.strategies is None else [s.strip() for s in args.strategies.split(",") if s.strip()]
     start = time.monotonic()
     with process_group(args.device) as device:
-        model = load(args.checkpoint, device=device)
+        model = look_in_turns(load(args.checkpoint, device=device), args.turns)
         dataset, source = open_data(model, args.data, args.split, args.count, args.seed)
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before the work, not after
