@@ -171,16 +171,40 @@ def test_exact_draws_are_judged_good_and_collapsed_ones_bad(name):
     assert bad["total_variation"] > 0.9
 
 
+def test_the_toy_is_judged_viewpoint_by_viewpoint():
+    task = comparison.task("toy")
+    assert (task.categories, task.modes) == (6, 63)
+    torch.testing.assert_close(task.drawn.weights.sum(0), torch.ones(6))
+    truth = task.truth(0)["truth"]
+    assert truth["covered"] > 0.98  # of 21 expected draws of a rotation ten may be missing by chance
+    assert truth["stray"] == 0
+    assert truth["mean_distance_deg"] < 0.1  # float32
+    one = task.judge(task.drawn.q[:1].expand(600, 6, 4))  # always the first: right for the first viewpoint alone
+    assert one["covered"] == pytest.approx(sum(2.0**-i for i in range(6)) / 6)
+
+
+@pytest.mark.parametrize("name", comparison.SYSTEMS)
+def test_every_system_takes_a_step_on_the_toy(name, monkeypatch):
+    monkeypatch.setattr(comparison, "DRAWN", 60)
+    monkeypatch.setattr(comparison, "TURNED_LEVEL", 0)
+    kind, config = comparison.SYSTEMS[name]
+    small = {key: value for key, value in {"negatives": 15, "level": 1, "draws": 4}.items() if key in config}
+    monkeypatch.setitem(comparison.SYSTEMS, name, (kind, {**config, **small}))
+    found = comparison.fit_and_judge(name, comparison.task("toy"), 0.01, 0)
+    assert found["steps"] >= 1
+    assert math.isfinite(found["log_likelihood"])
+
+
 def test_the_comparison_page_has_a_row_for_every_system(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(comparison, "HELD_OUT", 50)
     monkeypatch.setattr(comparison, "DRAWN", 50)
     systems = ["Bingham", "classification"]
     page = tmp_path / "page.md"
     arguments = ["reproduce", "comparison", "--out", str(tmp_path), "--seconds", "0.05", "--page", str(page)]
-    assert main([*arguments, "--systems", *systems, "--distributions", "peak", "point"]) == 0
+    assert main([*arguments, "--systems", *systems, "--distributions", "peak", "point", "toy"]) == 0
     capsys.readouterr()
     text = page.read_text()
-    assert all(text.count(f"| {name} |") == 2 for name in systems)
+    assert all(text.count(f"| {name} |") == 3 for name in systems)
     result = json.loads((tmp_path / "comparison.json").read_text())
     found = result["distributions"]["peak"]["systems"]["classification"]
     assert found["log_likelihood"] <= found["ceiling"]

@@ -33,13 +33,13 @@ class Analytic:
 
     name: str
     about: str
-    truth: BinghamMixture | None  # None for a point
+    truth: BinghamMixture | None  # None where the anchors are all there is, each as probable as the others
     anchors: Float[Tensor, "anchors 4"]  # float64
 
     def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "count 4"]:
         """Exact draws, xyzw."""
         if self.truth is None:
-            return self.anchors[:1].expand(count, 4).float()
+            return self.anchors[torch.randint(len(self.anchors), (count,), generator=generator)].float()
         return self.truth.sample((count,), generator=generator)[:, 0]
 
     def distance(self, q: Float[Tensor, "n 4"]) -> tuple[Float[Tensor, "n"], Int[Tensor, "n"]]:
@@ -49,8 +49,10 @@ class Analytic:
 
     @cached_property
     def shares(self) -> np.ndarray:
-        """The anchors' shares of the truth, from 100,000 draws."""
-        drawn = self.sample(100_000, torch.Generator().manual_seed(99)) if len(self.anchors) > 1 else self.anchors
+        """The anchors' shares of the truth: equal where there is no spread, else from 100,000 draws."""
+        if self.truth is None:
+            return np.full(len(self.anchors), 1 / len(self.anchors))
+        drawn = self.sample(100_000, torch.Generator().manual_seed(99))
         return self.distance(drawn)[1].bincount(minlength=len(self.anchors)).numpy() / len(drawn)
 
     def entropy(self, samples: int = 100_000, seed: int = 1) -> tuple[float, float]:
