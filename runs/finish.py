@@ -1,7 +1,7 @@
 """From a training run to a bundled model: python runs/finish.py NAME RUN [--images 10000]
 
-Temperatures, pose sets and figures each come from renders of their own, with a seed that no training used. The weights are stored in
-16 bits; the figures go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
+Temperatures (for coverage), pose sets and figures each come from renders of their own, with a seed that no training used. The weights are
+stored in 16 bits; the figures, alone and in four turns, go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from aquamam.render import RenderSettings
 from aquamam.report import write_report
 from aquamam.solids import solid
 from aquamam.tempering import temper
+from aquamam.turned import temper_turned, turned
 
 FIGURES = (
     "images", "mean_log_likelihood", "median_log_likelihood", "ceiling", "mean_error_deg", "median_error_deg",
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("run", type=Path)
     parser.add_argument("--images", type=int, default=10_000, help="fresh renders to judge on")
+    parser.add_argument("--turned-images", type=int, default=2000, help="of these, to judge four turns on")
     args = parser.parse_args()
     model = aquamam.load(args.run / "best.safetensors")
 
@@ -38,8 +40,9 @@ def main() -> None:
         settings = RenderSettings(size=model.config.image_size)
         return RenderedDataset(solid(args.name), settings, seed=SEED, split=split, length=length, lookalikes=True)
 
-    factors = temper(model, renders("temper", 4000), 4000)
-    print("temperatures:", {name: round(1 / factor, 3) for name, factor in factors.items()}, flush=True)
+    factors = temper(model, renders("temper", 4000), 4000, aim="coverage")
+    print("factors of the tokens:", {name: round(factor, 3) for name, factor in factors.items()}, flush=True)
+    print("and in four turns:", temper_turned(model, renders("temper", 1000), 1000), flush=True)
     half = args.run / "half.safetensors"  # what is shipped is what is calibrated and judged
     aquamam.save_model(model, half, half=True)
     model = aquamam.load(half)
@@ -52,10 +55,21 @@ def main() -> None:
     kept = {key: figures[key] for key in FIGURES if key in figures}
     kept["standard_error"] = float(evaluation.columns["log_likelihood"].std()) / math.sqrt(args.images)
     kept["strategies"] = figures["strategies"]
+    print(json.dumps(kept, indent=1), flush=True)
+    data = renders("test", args.turned_images)
+    evaluation = evaluate(turned(model), data)
+    write_report(
+        args.run / "evaluation-turned", evaluation, data, {"model": f"{args.name}, four turns", "data": "fresh renders"}
+    )
+    figures = evaluation.to_dict()
+    in_turns = {key: figures[key] for key in FIGURES if key in figures}
+    in_turns["standard_error"] = float(evaluation.columns["log_likelihood"].std()) / math.sqrt(args.turned_images)
+    print(json.dumps(in_turns, indent=1), flush=True)
     target = Path(aquamam.__file__).parent / "models" / f"{args.name}.safetensors"
-    aquamam.save_model(model, target, {"evaluation": kept, "temperatures": factors}, half=True)
+    aquamam.save_model(
+        model, target, {"evaluation": kept, "evaluation_turned": in_turns, "temperatures": factors}, half=True
+    )
     print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB")
-    print(json.dumps(kept, indent=1))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ ORDER = [
     ["muon"],
     ["optimizers"],
     ["training"],
-    ["tempering"],
+    ["tempering", "turned"],
     ["metrics"],
     ["regions", "kernels", "importance", "fusion", "tracking"],
     ["plotting"],
