@@ -10,12 +10,13 @@ import aquamam
 from aquamam.cli import main
 from aquamam.datasets import RenderedDataset
 from aquamam.errors import InputError
+from aquamam.evaluation import evaluate
 from aquamam.model import AQuaMaM, ModelConfig
 from aquamam.presets import model_config
 from aquamam.render import RenderSettings, render
 from aquamam.rotations import matrix_to_quat, multiply, random_quat
 from aquamam.solids import DIE_FACES, solid
-from aquamam.turned import temper_turned, turned
+from aquamam.turned import temper_turned, turn_image, turned
 
 QUARTER = torch.tensor([0.0, 0, math.sin(math.pi / 4), math.cos(math.pi / 4)])
 SMALL = ModelConfig(
@@ -52,7 +53,7 @@ def test_a_turned_image_gives_the_turned_posterior(model, generator):
         torch.testing.assert_close(best, there.log_prob(there.mode), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("turns", [2, 4])
+@pytest.mark.parametrize("turns", [2, 6])
 def test_total_mass_is_one_and_samples_follow_the_density(model, turns, generator):
     """Half uniform draws and half samples bound the weight; the mean weight is the mass."""
     with torch.no_grad():
@@ -65,6 +66,23 @@ def test_total_mass_is_one_and_samples_follow_the_density(model, turns, generato
         cut = p[:20_000].median()
         inside = (p > cut).double() * p / (p + uniform) * 2
         assert float(inside.mean()) == pytest.approx(0.5, abs=0.02)  # the mass where half of the samples lie
+
+
+def test_pictures_are_turned_like_the_camera():
+    """Interpolated turns go the same way as exact ones, and show what a rolled camera sees."""
+    q = torch.tensor([0.2, -0.5, 0.3, 0.7], dtype=torch.float64)
+    q = q / q.norm()
+    for k in (1, 2, 3, 5, 6):
+        half = math.pi * k / 8
+        roll = torch.tensor([0.0, 0, math.sin(half), math.cos(half)], dtype=torch.float64)
+        settings = RenderSettings(size=64, light=(0.0, 0.0, 1.0))
+        upright, rolled = (
+            torch.from_numpy(render(solid("die").mesh, r.numpy(), settings)).permute(2, 0, 1)[None] / 255
+            for r in (q, multiply(roll, q))
+        )
+        turned_back = (turn_image(upright, k, 8) - rolled).abs().mean()
+        assert turned_back < 0.03
+        assert (upright - rolled).abs().mean() > 3 * turned_back
 
 
 def test_single_samples_come_from_all_parts(model, generator):
@@ -113,9 +131,21 @@ def test_tempering_helps_the_mixture_and_is_remembered(tmp_path):
         aquamam.save_model(again, tmp_path / "turned.safetensors")
 
 
+def test_judging_leaves_the_model_as_it_was():
+    """Not in training mode, in which batch norms would follow the images."""
+    model = aquamam.load("die")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    data = RenderedDataset(solid("die"), RenderSettings(size=64), seed=7, split="check", length=8)
+    evaluate(turned(model), data, samples=4, quiet=True)
+    assert not any(module.training for module in model.modules())
+    with torch.no_grad():
+        model(data.batch(range(8)).images)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_bad_turns_are_told_and_the_command_line_takes_them(model, tmp_path, capsys):
-    with pytest.raises(InputError, match="2 or 4 times"):
-        turned(model, 3)
+    with pytest.raises(InputError, match="2 to 64 turns"):
+        turned(model, 1)
     with pytest.raises(InputError, match="read images"):
         turned(AQuaMaM(model_config("toy").__class__(embedding="category", bins=8, dim=8, heads=2, layers=1, tokens=2)))
     picture = tmp_path / "die.png"

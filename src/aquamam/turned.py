@@ -5,8 +5,9 @@ errors on the turned images are nearly those of other networks, and the mixture
 
 $$p(R) = \frac{1}{K} \sum_k p(Z_k R \mid \text{image turned by } Z_k)$$
 
-is the ensemble's, exact like its parts. A view that quarter turns leave as it is gets its four rotations in equal shares. It costs K
-passes, and asks for a square image whose light may come from any side.
+is the ensemble's, exact like its parts. With a multiple of four turns, a view that quarter turns leave as it is gets its four rotations
+in equal shares. It costs K passes, and asks for an object in the middle of the image whose light may come from any side. Quarter turns move
+pixels; others interpolate them, and repeat the border where the corners would be empty.
 """
 
 import copy
@@ -18,6 +19,7 @@ import torch
 from jaxtyping import Float
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from aquamam.datasets.base import RotationDataset
 from aquamam.datasets.stream import one_pass
@@ -27,7 +29,7 @@ from aquamam.images import ImageInput
 from aquamam.model import AQuaMaM
 from aquamam.rotations import inverse, multiply
 
-TURNS = (2, 4)
+MOST = 64  # turns
 FACTOR = "turned_sharpness"  # where a checkpoint's description keeps what `temper_turned` found
 
 
@@ -75,24 +77,41 @@ class Turned(nn.Module):
         self.config, self.symmetry, self.info = model.config, getattr(model, "symmetry", None), {**_info(model)}
         self.info.pop("calibration", None)  # that of the plain posterior
         self.kind = f"{model.kind}, {turns} turns"
-        self.steps = [4 * k // turns for k in range(turns)]  # quarter turns
+        self.turns = turns
+        self.training = model.training  # what is put back into training mode trains the model's batch norms, too
 
     def forward(self, images: ImageInput) -> TurnedPosterior:
         upright = self.model.prepare(images)
-        parts = self.model(torch.cat([torch.rot90(upright, k, dims=(-2, -1)) for k in self.steps]))
-        half = torch.tensor([k * math.pi / 4 for k in self.steps], dtype=torch.float64, device=upright.device)
+        if not upright.is_floating_point():
+            upright = upright.float() / 255
+        parts = self.model(torch.cat([turn_image(upright, k, self.turns) for k in range(self.turns)]))
+        half = math.pi / self.turns * torch.arange(self.turns, dtype=torch.float64, device=upright.device)
         zero = torch.zeros_like(half)
         return TurnedPosterior(parts, torch.stack([zero, zero, half.sin(), half.cos()], -1))
 
 
+def turn_image(
+    images: Float[Tensor, "batch channels side side"], step: int, turns: int
+) -> Float[Tensor, "batch channels side side"]:
+    """Images turned anticlockwise by `step` of `turns` equal parts of a full turn, as a camera sees them that rolls clockwise."""
+    if 4 * step % turns == 0:
+        return torch.rot90(images, 4 * step // turns, dims=(-2, -1))
+    angle = 2 * math.pi * step / turns
+    cos, sin = math.cos(angle), math.sin(angle)
+    back = torch.tensor([[cos, -sin, 0], [sin, cos, 0]], dtype=images.dtype, device=images.device)
+    places = F.affine_grid(back.expand(len(images), 2, 3), list(images.shape), align_corners=False)
+    read = F.grid_sample(images, places, mode="bicubic", padding_mode="border", align_corners=False)
+    return read.clamp(0, 1)
+
+
 def turned(model: AQuaMaM, turns: int = 4, factor: float | None = None) -> Turned:
-    """`model` looking at each image 2 or 4 times.
+    """`model` looking at each image `turns` times, evenly around the line of sight.
 
     factor: by which the parts are sharper than the model alone, since their mixture is wider than they are; by default what the
     checkpoint knows (`temper_turned`), else 1.
     """
-    if turns not in TURNS:
-        raise InputError(f"an image is turned {' or '.join(map(str, TURNS))} times, got {turns}.")
+    if not 2 <= turns <= MOST:
+        raise InputError(f"an image is looked at in 2 to {MOST} turns, got {turns}; 4 or 8 are usual.")
     if not isinstance(model, AQuaMaM) or model.config.embedding == "category":
         raise InputError(f"only AQuaMaM models that read images can look at them turned, got {_called(model)}.")
     known = _info(model).get(FACTOR, {}).get(str(turns), 1.0)

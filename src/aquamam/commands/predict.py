@@ -47,8 +47,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_turns_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--turns", type=int, choices=[1, 2, 4], default=1, help="look at each image in so many turns and mix the answers: "
-        "more accurate, as many times the work (default: 1)",
+        "--turns", type=int, default=1, metavar="N", help="look at each image in N turns, 4 or 8 say, and mix the answers: "
+        "more accurate, N times the work (default: 1)",
     )  # fmt: skip
 
 
