@@ -13,4 +13,4 @@ aquamam train cylinder-small --from "$out/tempered-1.safetensors" "${data[@]}" -
 python runs/temper.py cylinder "$out/second/best.safetensors" "$out/tempered-2.safetensors"
 aquamam train cylinder-small --from "$out/tempered-2.safetensors" "${data[@]}" --out "$out/third" --time-budget 45m --seed 2 \
   --set share=0.4 --set smoothing=0.0 --set lr=0.0008 --set averaging=0.998 --set labels_per_image=32 --set frozen_norms=0.0 --set validate_every=400
-python runs/finish.py cylinder "$out/third"
+python runs/finish.py cylinder "$out/third" --aim coverage

@@ -1,7 +1,7 @@
 """From a training run to a bundled model: python runs/finish.py NAME RUN [--images 10000]
 
-Temperatures (for coverage), pose sets and figures each come from renders of their own, with a seed that no training used. The weights are
-stored in 16 bits; the figures, alone and in four turns, go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
+Temperatures, pose sets and figures each come from renders of their own, with a seed that no training used. The weights are
+stored in 16 bits; the figures, of one look and of eight turns, go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
 """
 
 import argparse
@@ -24,6 +24,7 @@ FIGURES = (
     "images", "mean_log_likelihood", "median_log_likelihood", "ceiling", "mean_error_deg", "median_error_deg",
     "acc15", "acc30", "spread_deg", "pit_ks", "coverage50", "coverage90", "coverage95", "samples", "seed",
 )  # fmt: skip
+TURNS = 8
 GROUPS = 2  # sure and unsure views are calibrated apart
 
 
@@ -31,8 +32,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name")
     parser.add_argument("run", type=Path)
+    parser.add_argument("--aim", default="likelihood", help="of the temperatures: likelihood or coverage")
     parser.add_argument("--images", type=int, default=10_000, help="fresh renders to judge on")
-    parser.add_argument("--turned-images", type=int, default=2000, help="of these, to judge four turns on")
+    parser.add_argument("--turned-images", type=int, default=2000, help="of these, to judge turns on")
     args = parser.parse_args()
     model = aquamam.load(args.run / "best.safetensors")
 
@@ -40,9 +42,14 @@ def main() -> None:
         settings = RenderSettings(size=model.config.image_size)
         return RenderedDataset(solid(args.name), settings, seed=SEED, split=split, length=length, lookalikes=True)
 
-    factors = temper(model, renders("temper", 4000), 4000, aim="coverage")
+    factors = temper(model, renders("temper", 4000), 4000, aim=args.aim)
     print("factors of the tokens:", {name: round(factor, 3) for name, factor in factors.items()}, flush=True)
-    print("and in four turns:", temper_turned(model, renders("temper", 1000), 1000), flush=True)
+    for turns in (4, TURNS):
+        print(
+            f"in {turns} turns:",
+            temper_turned(model, renders("temper", 400), 400, turns=turns, aim="coverage"),
+            flush=True,
+        )
     half = args.run / "half.safetensors"  # what is shipped is what is calibrated and judged
     aquamam.save_model(model, half, half=True)
     model = aquamam.load(half)
@@ -57,9 +64,12 @@ def main() -> None:
     kept["strategies"] = figures["strategies"]
     print(json.dumps(kept, indent=1), flush=True)
     data = renders("test", args.turned_images)
-    evaluation = evaluate(turned(model), data)
+    evaluation = evaluate(turned(model, TURNS), data)
     write_report(
-        args.run / "evaluation-turned", evaluation, data, {"model": f"{args.name}, four turns", "data": "fresh renders"}
+        args.run / "evaluation-turned",
+        evaluation,
+        data,
+        {"model": f"{args.name}, {TURNS} turns", "data": "fresh renders"},
     )
     figures = evaluation.to_dict()
     in_turns = {key: figures[key] for key in FIGURES if key in figures}

@@ -120,6 +120,7 @@ def test_tempering_helps_the_mixture_and_is_remembered(tmp_path):
     with torch.no_grad():
         before = turned(model, factor=1.0)(batch.images).log_prob(truth).mean()
         factor = temper_turned(model, data, 60)
+        assert temper_turned(aquamam.load("die"), data, 60, aim="coverage") >= factor
         after = turned(model)(batch.images).log_prob(truth).mean()
         alone = model(batch.images).log_prob(truth).mean()
     assert after > before

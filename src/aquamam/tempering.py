@@ -72,13 +72,18 @@ def _surprise(token: Token, factor: float) -> float:
 
 
 def _miscoverage(token: Token, factor: float) -> float:
-    """Cramer-von Mises distance from uniform of the mass that lies in likelier bins than the true one, ties shared by lot."""
+    """How unevenly the mass is distributed that lies in likelier bins than the true one, ties shared by lot."""
     p = (token.logits * factor).double().softmax(-1)
     truth = p.gather(-1, token.labels[:, None])
     lots = torch.rand(len(p), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(p.device)
     mass = (p * (p > truth)).sum(-1) + lots * (p * (p == truth)).sum(-1)
-    even = (torch.arange(len(mass), dtype=torch.float64, device=p.device) + 0.5) / len(mass)
-    return float((mass.sort().values - even).square().mean())
+    return unevenness(mass)
+
+
+def unevenness(u: Float[Tensor, "n"]) -> float:
+    """Cramer-von Mises distance of values in [0, 1] from uniform: a smoother goal than the Kolmogorov-Smirnov distance."""
+    even = (torch.arange(len(u), dtype=u.dtype, device=u.device) + 0.5) / len(u)
+    return float((u.sort().values - even).square().mean())
 
 
 def _best(token: Token, cost: Callable[[Token, float], float], low: float, high: float) -> float:
