@@ -18,7 +18,7 @@ from aquamam.render import RenderSettings
 from aquamam.report import write_report
 from aquamam.solids import solid
 from aquamam.tempering import temper
-from aquamam.turned import temper_turned, turned
+from aquamam.turns import temper_turned, turned
 
 FIGURES = (
     "images", "mean_log_likelihood", "median_log_likelihood", "ceiling", "mean_error_deg", "median_error_deg",

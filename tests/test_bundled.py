@@ -59,14 +59,17 @@ def test_a_cylinders_samples_are_spread_evenly_along_its_symmetry(generator):
     assert kstest((turn / (2 * torch.pi)).remainder(1).numpy(), "uniform").statistic < 0.12
 
 
-def test_the_five_alone_leaves_four_rotations_and_hardly_any_else(generator):
-    """All four are there; their shares should be a quarter each, which this edition does not give (docs/models.md)."""
+@pytest.mark.parametrize(("turns", "least", "most"), [(1, 0.01, 0.9), (4, 0.2, 0.3), (8, 0.2, 0.3)])
+def test_the_five_alone_leaves_four_rotations_and_hardly_any_else(turns, least, most, generator):
+    """All four are there; in several turns a quarter each, within five points, in one look not (docs/models.md)."""
     model = aquamam.load("die")
     image, truth = view("die", (0.0, 0.0, 0.3))
-    q = model(image).sample((1000,), generator=generator)[:, 0].double()
+    looking = model if turns == 1 else aquamam.turned(model, turns)
+    q = looking(image).sample((1000,), generator=generator)[:, 0].double()
     quarter = torch.tensor([[0.0, 0.0, np.sin(k * np.pi / 4), np.cos(k * np.pi / 4)] for k in range(4)])
     four = multiply(truth, quarter)
     near = torch.rad2deg(2 * (q[:, None] * four).sum(-1).abs().clamp(max=1).acos()) < 5
     assert near.any(1).double().mean() > 0.97
     shares = near.double().mean(0)
-    assert shares.min() > 0.01
+    assert least < shares.min()
+    assert shares.max() < most

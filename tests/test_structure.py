@@ -45,7 +45,7 @@ ORDER = [
     ["training"],
     ["tempering"],
     ["metrics"],
-    ["turned"],
+    ["turns"],
     ["regions", "kernels", "importance", "fusion", "tracking"],
     ["plotting"],
     ["web"],

@@ -15,7 +15,7 @@ _HOMES: dict[str, str] = {
     "import_original": "checkpoint",
     "load": "checkpoint",
     "save_model": "checkpoint",
-    "turned": "turned",
+    "turned": "turns",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

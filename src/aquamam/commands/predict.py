@@ -72,7 +72,7 @@ def look_in_turns(model: Any, turns: int) -> Any:
     """The model, or with more than one turn what looks at each image so often."""
     if turns == 1:
         return model
-    from aquamam.turned import turned
+    from aquamam.turns import turned
 
     return turned(model, turns)
 

@@ -16,7 +16,7 @@ from aquamam.presets import model_config
 from aquamam.render import RenderSettings, render
 from aquamam.rotations import matrix_to_quat, multiply, random_quat
 from aquamam.solids import DIE_FACES, solid
-from aquamam.turned import temper_turned, turn_image, turned
+from aquamam.turns import temper_turned, turn_image, turned
 
 QUARTER = torch.tensor([0.0, 0, math.sin(math.pi / 4), math.cos(math.pi / 4)])
 SMALL = ModelConfig(

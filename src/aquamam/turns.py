@@ -107,7 +107,7 @@ def turn_image(
     return read.clamp(0, 1)
 
 
-def turned(model: AQuaMaM, turns: int = 4, factor: float | None = None) -> Turned:
+def turned(model: nn.Module, turns: int = 4, factor: float | None = None) -> Turned:
     """`model` looking at each image `turns` times, evenly around the line of sight.
 
     factor: by which the parts are sharper than the model alone, since their mixture is wider than they are; by default what the
