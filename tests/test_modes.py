@@ -8,6 +8,7 @@ import torch
 from binghams import bingham_posterior, cylinder, four_fives, turns
 from tables import table_posterior
 
+from aquamam import modes
 from aquamam.cells import Cells
 from aquamam.errors import InputError
 from aquamam.modes import Folded, angles_deg, answers, cluster, describe, find_modes
@@ -187,3 +188,16 @@ def test_a_continuous_symmetry_folds_to_a_point():
     assert not folded.to_dict()["ambiguous"]
     assert folded.to_dict()["order"] is None
     assert folded.words.endswith("up to the continuous symmetry")
+
+
+@pytest.mark.parametrize("links", [0.0, 0.004, 0.02, 1.0])
+def test_components_are_those_of_scipy(links):
+    from scipy.sparse.csgraph import connected_components
+
+    random = np.random.default_rng(0)
+    near = random.random((300, 300)) < links
+    near |= near.T | np.eye(300, dtype=bool)
+    count, labels = modes._components(near)
+    theirs = connected_components(near, directed=False)
+    assert count == theirs[0]
+    assert len({*zip(labels.tolist(), theirs[1].tolist())}) == count  # the same parts, perhaps in another order
