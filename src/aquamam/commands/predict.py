@@ -53,19 +53,23 @@ def add_turns_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def load_model(args: argparse.Namespace) -> Any:
-    """The model that the arguments name, on their device."""
+    """The model that the arguments name, on their device, looking in as many turns as they say."""
+    return look_in_turns(load_on(args.model, args.device), args.turns)
+
+
+def load_on(source: str, device: str | None) -> Any:
+    """A model on a device, or on the best there is."""
     import torch
 
     from aquamam.checkpoint import load
     from aquamam.errors import InputError
 
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        model = load(args.model, device=device)
+        return load(source, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise InputError(f"--device must be one that this computer has, got {device!r} ({reason}).") from error
-    return look_in_turns(model, args.turns)
 
 
 def look_in_turns(model: Any, turns: int) -> Any:

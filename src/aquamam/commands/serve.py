@@ -132,9 +132,9 @@ def open_model(path: str, device: str | None, threads: int) -> Any:
         from aquamam.onnx_runner import OnnxModel
 
         return OnnxModel(path, threads=threads)
-    from aquamam.commands.predict import load_model
+    from aquamam.commands.predict import load_on
 
-    return load_model(argparse.Namespace(model=path, device=device))
+    return load_on(path, device)
 
 
 def listen(host: str, port: int) -> Any:
