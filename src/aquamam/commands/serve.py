@@ -126,7 +126,6 @@ def name_of(path: str) -> str:
 
 
 def open_model(path: str, device: str | None, threads: int) -> Any:
-    import argparse
 
     if path.endswith((".onnx", ".json")):
         from aquamam.onnx_runner import OnnxModel
