@@ -48,11 +48,8 @@ class ModelConfig(Config):
     stem_blocks: tuple[int, ...] = (1, 1, 1)  # residual blocks of each stage
     stem_norm: str = "group"  # or "batch"
     scaled_heads: bool = False  # one learnt factor for all logits of a head
-    sharpness: tuple[float, ...] = (
-        1.0,
-        1.0,
-        1.0,
-    )  # factors of the logits of the three tokens, set by `tempering.temper`
+    # factors of the logits of the three tokens, set by `tempering.temper`
+    sharpness: tuple[float, ...] = (1.0, 1.0, 1.0)
     categories: int = 6  # for embedding="category"
     tokens: int = 196  # for embedding="category"
 

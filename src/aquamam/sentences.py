@@ -338,7 +338,8 @@ def _inverse_cdf(
 ) -> Int[Tensor, "rotations batch"]:
     """The token at which the cumulative probability passes u: first its block of 64, then its place in the block.
 
-    Without passes every row of u has its own of p. One running sum in double over 50,257 tokens would be most of the time that a sample takes.
+    Without passes every row of u has its own of p. One running sum in double over 50,257 tokens would be most of the time that a sample
+    takes.
     """
     tokens = p.shape[-1]
     whole = tokens - tokens % width
