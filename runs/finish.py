@@ -10,8 +10,10 @@ import math
 from pathlib import Path
 
 import aquamam
+from aquamam.alike import Alike
 from aquamam.commands.evaluate import SEED
 from aquamam.datasets.rendered import RenderedDataset
+from aquamam.distribution import learn
 from aquamam.evaluation import evaluate
 from aquamam.regions import calibrate
 from aquamam.render import RenderSettings
@@ -25,6 +27,7 @@ FIGURES = (
     "acc15", "acc30", "spread_deg", "pit_ks", "coverage50", "coverage90", "coverage95", "samples", "seed",
 )  # fmt: skip
 TURNS = 8
+IMAGES = 6000  # for the temperatures
 GROUPS = 2  # sure and unsure views are calibrated apart
 
 
@@ -42,7 +45,11 @@ def main() -> None:
         settings = RenderSettings(size=model.config.image_size)
         return RenderedDataset(solid(args.name), settings, seed=SEED, split=split, length=length, lookalikes=True)
 
-    factors = temper(model, renders("temper", 4000), 4000, aim=args.aim)
+    data = renders("temper", IMAGES)
+    alike = Alike.of(data.lookalikes.get(args.name), data.recipe.settings)
+    if alike is not None:
+        learn(model, alike=alike.to_dict())
+    factors = temper(model, data, IMAGES, aim=args.aim, certainty=True)
     print("factors of the tokens:", {name: round(factor, 3) for name, factor in factors.items()}, flush=True)
     for turns in (4, TURNS):
         print(

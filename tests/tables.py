@@ -17,6 +17,12 @@ class TableConditionals:
         self.table = torch.randn(batch, cells.first_tokens, generator=generator)
         self.mix = torch.randn(batch, 2, 3, cells.bins, generator=generator)
 
+    def some(self, images: Tensor | slice) -> "TableConditionals":
+        new = object.__new__(TableConditionals)
+        new.__dict__ = {**self.__dict__, "table": self.table[images], "mix": self.mix[images]}
+        new.batch = len(new.table)
+        return new
+
     def first(self) -> Tensor:
         return self.scale * self.table
 

@@ -6,19 +6,23 @@ import os
 import signal
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from scipy.spatial.transform import Rotation
 
+from aquamam.baselines.ipdf import IPDF, IPDFConfig
+from aquamam.baselines.mog import AQuaMaMMoG
 from aquamam.checkpoint import load
 from aquamam.cli import main
 from aquamam.errors import InputError
 from aquamam.experiments import demo, hemisphere, judging, peak, toy
-from aquamam.experiments.fit import FAST, PAPER, Fit, FitConfig, warm_up_and_decay
+from aquamam.experiments.fit import FAST, PAPER, BaselineFit, Fit, FitConfig, warm_up_and_decay
 from aquamam.experiments.pairs import Pairs, Sentences
 from aquamam.experiments.results import write_result
+from aquamam.experiments.toy_others import MOG_MODEL
 from aquamam.model import AQuaMaM, ModelConfig
 from aquamam.presets import model_config
 from aquamam.rotations import canonical, random_quat
@@ -312,3 +316,28 @@ def test_bad_settings_are_told_in_one_line(small, tmp_path, capsys, bad):
 def test_results_are_valid_json_even_when_a_number_is_not_finite(tmp_path):
     path = write_result(tmp_path, "x", {"a": math.inf, "b": [1.5, float("nan")]})
     assert json.loads(path.read_text()) == {"a": None, "b": [1.5, None]}
+
+
+def test_fits_keep_to_their_device(monkeypatch):
+    """No GPU is needed to see it: tensors without data on the device "meta" refuse to meet others."""
+    monkeypatch.setattr(torch.Tensor, "unique", lambda t, return_inverse: (t, torch.arange(len(t), device=t.device)))
+    monkeypatch.setattr(torch, "Generator", lambda device: SimpleNamespace(manual_seed=lambda seed: None))
+    for name in ("baselines.ipdf", "distribution"):  # its checks read the data
+        monkeypatch.setattr(f"aquamam.{name}.as_unit_quat", lambda q: q.double())
+    pairs = toy.toy_pairs()
+    model = AQuaMaM(replace(model_config("toy"), bins=501, chart="atlas"))
+    ipdf = IPDF(IPDFConfig(encoder="category", categories=6, negatives=15, level=1))
+    fits = [
+        Fit(model, Sentences(pairs, model.cells), FAST, device="meta"),
+        BaselineFit(ipdf, pairs, FAST, device="meta"),
+        BaselineFit(AQuaMaMMoG(MOG_MODEL), pairs, FAST, device="meta"),
+    ]
+    for fit in fits:
+        loss = fit.loss(fit._weights(0), 0)
+        loss.backward()
+        assert loss.device.type == "meta"
+
+
+def test_a_device_that_is_not_there_is_told(tmp_path, capsys):
+    assert main(["reproduce", "peak", "--device", "cuda:77", "--out", str(tmp_path)]) == 2
+    assert "--device must be one that this computer has" in capsys.readouterr().err

@@ -8,9 +8,10 @@ import torch
 from synthetic import KnownMixture
 from train_tiny import MODEL
 
+from aquamam.checkpoint import load, save_model
 from aquamam.errors import InputError
 from aquamam.model import AQuaMaM
-from aquamam.tempering import temper
+from aquamam.tempering import held_out_tokens, temper
 
 SHARP = (2.0, 0.6, 1.7)
 
@@ -70,3 +71,49 @@ def test_an_unsure_model_becomes_likelier_and_predicts_the_same():
         assert torch.equal(model(batch.images[:2]).mode, mode)
         again = temper(model, data, 600)
     assert all(abs(factor - 1) < 0.02 for factor in again.values())
+
+
+def test_certainty_depends_on_the_state():
+    """A model that is too sure of half of its contexts and too unsure of the others: one number cannot mend it, a state's factor can."""
+    torch.manual_seed(0)
+    model = AQuaMaM(MODEL).eval()
+    with torch.no_grad():
+        for head in (model.head, model.first_head):
+            head.weight.mul_(12)
+    data = Redrawn(model, length=3000)
+    images, truth = data.batch(range(3000)).images, torch.from_numpy(data.drawn)
+    with torch.no_grad():
+        right = model(images).log_prob(truth).mean()
+        for k, token in enumerate(held_out_tokens(model, data, 500)):
+            states = token.states - token.states.mean(0)
+            weight = torch.linalg.svd(states, full_matrices=False)[2][0]
+            weight = 0.7 * weight / (states @ weight).std()
+            model.certainty = model.certainty or model.add_certainty()
+            model.certainty.weight[k], model.certainty.bias[k] = weight, -(token.states.mean(0) @ weight)
+        spoilt = model(images).log_prob(truth).mean()
+        mode = model(images[:3]).mode
+    model.config = replace(model.config, certainty=True)
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    temper(model, data, 3000)
+    with torch.no_grad():
+        plain = model(images).log_prob(truth).mean()
+        model.load_state_dict(kept)
+        model.config = replace(model.config, sharpness=(1.0, 1.0, 1.0))
+        temper(model, data, 3000, certainty=True)
+        mended = model(images).log_prob(truth).mean()
+        assert spoilt < right - 0.1
+        assert right - mended < 0.3 * (right - plain)
+        assert torch.equal(model(images[:3]).mode, mode)
+
+
+def test_certainty_is_saved(tmp_path):
+    torch.manual_seed(0)
+    model = AQuaMaM(MODEL).eval()
+    data = KnownMixture(split="valid", length=200)
+    temper(model, data, 200, certainty=True)
+    again = load(save_model(model, tmp_path / "model.safetensors"))
+    batch = data.batch(range(8))
+    with torch.no_grad():
+        assert torch.equal(
+            again(batch.images).log_prob(batch.rotations[:, 0]), model(batch.images).log_prob(batch.rotations[:, 0])
+        )

@@ -12,10 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from aquamam.distribution import carry_knowledge
+from aquamam.distribution import learn
 from aquamam.errors import InputError
 from aquamam.model import AQuaMaM, ModelConfig
-from aquamam.symmetry import told_symmetry
 
 FORMAT = "aquamam-1"
 
@@ -145,11 +144,8 @@ def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "
             f"{path} does not fit its own config: {len(wrong)} tensors differ, first {wrong[0]!r}; the file is damaged or edited."
         )
     model.load_state_dict(tensors)
-    model.info = description.get("info", {})  # type: ignore[assignment]
+    learn(model, **description.get("info", {}))
     model.source = path  # type: ignore[assignment]  # a fitted part's mesh lies beside it
-    model.symmetry = told_symmetry(model.info)  # type: ignore[assignment,arg-type]
-    if "calibration" in model.info or model.symmetry is not None:  # type: ignore[operator]
-        model.register_forward_hook(carry_knowledge)
     return model.to(device).eval()
 
 

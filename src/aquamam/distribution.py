@@ -7,13 +7,14 @@ from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
 from torch.distributions import Distribution, constraints
 
+from aquamam.alike import Alike, told_alike
 from aquamam.errors import InputError
-from aquamam.rotations import as_unit_quat, convert_log_density, geodesic_angle
-from aquamam.symmetry import SymmetryGroup
+from aquamam.rotations import as_unit_quat, convert_log_density, geodesic_angle, multiply
+from aquamam.symmetry import SymmetryGroup, told_symmetry
 
 # Largest working set of one chunk of rotations, in floats: about the size of a last-level cache times a few.
 CHUNK_FLOATS = 16_000_000
@@ -36,8 +37,8 @@ class TopK(NamedTuple):
 class RotationDistribution(Distribution):
     """A batch of distributions over rotations: quaternions xyzw of either sign, log densities with respect to volume pi^2.
 
-    A subclass tells `_log_prob`, `_sample` and `_mode` for quaternions laid out as (rotations, batch, 4); shapes, signs, validation,
-    measures, chunks and estimates are settled here.
+    A subclass tells `_log_prob`, `_sample` and `_mode` for quaternions laid out as (rotations, batch, 4), and `_some` if its model may know
+    rotations that look alike; shapes, signs, validation, measures, chunks, equal shares and estimates are settled here.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -45,6 +46,9 @@ class RotationDistribution(Distribution):
     has_rsample = False
     calibration: dict[str, Any] | None = None  # held-out scores of the model that made it; see `regions`
     symmetry: SymmetryGroup | None = None  # the object's, where its model knows it and it is more than none
+    alike: Alike | None = (
+        None  # the rotations that give one picture and share their probability, where its model knows them
+    )
 
     def __init__(self, batch: int, *, ceiling: float = float("inf")):
         self._batch = batch  # images behind the distribution; batch_shape may be an expanded view of them
@@ -62,6 +66,10 @@ class RotationDistribution(Distribution):
     def _mode(self) -> Float[Tensor, "batch 4"]:
         raise NotImplementedError(f"{type(self).__name__} must define _mode.")
 
+    def _some(self, images: Int64[Tensor, "some"] | slice) -> "RotationDistribution":
+        """The distributions of some of the images."""
+        raise NotImplementedError(f"{type(self).__name__} must define _some.")
+
     def _rotations_per_chunk(self) -> int:
         """How many rotations an image to work on at once."""
         return max(1, CHUNK_FLOATS // (1024 * max(self._batch, 1)))
@@ -74,8 +82,10 @@ class RotationDistribution(Distribution):
         With respect to volume pi^2 (uniform = -2.2895) unless `measure` asks for "1" or "8pi2".
         """
         q, sample_shape = self._flatten(value)
-        parts = [self._log_prob(part) for part in q.split(self._rotations_per_chunk())]
-        log_p = torch.cat(parts) if parts else q.new_zeros((0, self._batch))
+        score = self._own_log_prob if self.alike is None else self._even_log_prob
+        log_p = torch.cat(
+            [score(part) for part in q.split(self._rotations_per_chunk())] or [q.new_zeros((0, self._batch))]
+        )
         return convert_log_density(log_p.reshape(sample_shape + self.batch_shape).to(value.dtype), to=measure)
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
@@ -86,6 +96,8 @@ class RotationDistribution(Distribution):
         copies = self._copies()
         with torch.no_grad():
             q = self._sample(sample_shape.numel() * copies, generator)
+            if self.alike is not None:
+                q = self.alike.draw(q, generator)
         return q.reshape(self._extended_shape(sample_shape))
 
     @property
@@ -142,6 +154,29 @@ class RotationDistribution(Distribution):
         new._batch_shape = batch_shape
         return new
 
+    def _own_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        parts = [self._log_prob(part) for part in q.split(self._rotations_per_chunk())]
+        return torch.cat(parts) if parts else q.new_zeros((0, self._batch))
+
+    def _even_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        """The mean of the density over the class of each rotation."""
+        assert self.alike is not None
+        log_p = self._own_log_prob(q)
+        member = self.alike.members(q)
+        image, row, turn = member[..., 1:].transpose(0, 1).nonzero(as_tuple=True)
+        if not len(image):
+            return log_p
+        # the others of all classes, image by image; images with fewer than others repeat some
+        images, column, counts = image.unique_consecutive(return_inverse=True, return_counts=True)
+        place = torch.arange(len(image), device=q.device) - (counts.cumsum(0) - counts)[column]
+        others = q[:1, images].repeat(int(counts.max()), 1, 1)
+        others[place, column] = multiply(q[row, image], self.alike.turns.to(q)[turn + 1])
+        others_log_p = self._some(images)._own_log_prob(others)[place, column]
+        flat = row * self._batch + image
+        highest = log_p.detach().flatten().scatter_reduce(0, flat, others_log_p.detach(), "amax").clamp_min(-1e30)
+        total = torch.exp(log_p.flatten() - highest).scatter_add(0, flat, torch.exp(others_log_p - highest[flat]))
+        return (highest + total.log()).reshape(log_p.shape) - member.sum(-1).log()
+
     def _copies(self) -> int:
         """How often each image occurs in an expanded view."""
         return self.batch_shape.numel() // self._batch if self._batch else 1
@@ -170,6 +205,15 @@ def _broadcastable(a: torch.Size, b: torch.Size) -> bool:
 
 
 def carry_knowledge(model: Any, inputs: Any, posterior: Any) -> None:
-    """A forward hook: posteriors know the held-out scores and the object's symmetry of the model that made them."""
+    """A forward hook: posteriors know what the model that made them knows of its held-out scores and of its object."""
     posterior.calibration = getattr(model, "info", {}).get("calibration")
     posterior.symmetry = getattr(model, "symmetry", None)
+    posterior.alike = getattr(model, "alike", None)
+
+
+def learn(model: nn.Module, **info: Any) -> None:
+    """Add to a model's description, of which its posteriors know the calibration, the symmetries and the lookalikes."""
+    model.info = {**getattr(model, "info", {}), **info}  # type: ignore[assignment]
+    model.symmetry, model.alike = told_symmetry(model.info), told_alike(model.info)  # type: ignore[assignment,arg-type]
+    if carry_knowledge not in model._forward_hooks.values():
+        model.register_forward_hook(carry_knowledge)

@@ -76,8 +76,10 @@ class Decoder(nn.Module):
             own.append(state)
         if model.cells.chart.count == 1:
             own[0] = own[0] + 0 * chart[..., None]  # an input that is not read would vanish from the graph
-        _, second, third = model.config.sharpness
-        return (model.head(model.norm(x)) * torch.where(first, second, third), *own)
+        state = model.norm(x)[..., None, :]
+        logits = model.head(state)
+        second, third = (model.sharpened(logits, state, token)[..., 0, :] for token in (1, 2))
+        return (torch.where(first, second, third), *own)
 
 
 def extend_by_one(

@@ -19,10 +19,12 @@ import torch
 from scipy.spatial import cKDTree
 
 from aquamam import fitpage
+from aquamam.alike import Alike
 from aquamam.ambiguity import view_ambiguity
 from aquamam.checkpoint import load, save_model
 from aquamam.datasets.varied import CAMERA, PLAIN, VariedDataset
 from aquamam.discovery import Symmetries, find_symmetries, models_info
+from aquamam.distribution import learn
 from aquamam.errors import InputError
 from aquamam.evaluation import evaluate
 from aquamam.figures import LEVELS, Evaluation
@@ -282,7 +284,12 @@ class Fit:
     def _temper(self) -> dict[str, Any]:
         model = load(self.best)  # a few images: on the CPU wherever the rest is done
         assert isinstance(model, AQuaMaM)
-        factors = temper(model, self.data("temper", max(20, self.config.held_out // 2)))
+        data = self.data("temper", max(20, self.config.held_out // 2))
+        for known in data.lookalikes.values():
+            alike = Alike.of(known, data.recipe.settings)
+            if alike is not None:
+                learn(model, alike=alike.to_dict())
+        factors = temper(model, data)
         save_model(model, self.tempered)
         return factors
 

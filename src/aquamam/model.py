@@ -24,6 +24,8 @@ from aquamam.layers import (
 )
 from aquamam.sentences import QuaternionSentences
 
+SWING = math.log(4)  # a state makes logits at most so many times as sharp, or flat
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Config):
@@ -50,6 +52,7 @@ class ModelConfig(Config):
     scaled_heads: bool = False  # one learnt factor for all logits of a head
     # factors of the logits of the three tokens, set by `tempering.temper`
     sharpness: tuple[float, ...] = (1.0, 1.0, 1.0)
+    certainty: bool = False  # further factors that depend on the state which the logits come from, set by it, too
     categories: int = 6  # for embedding="category"
     tokens: int = 196  # for embedding="category"
 
@@ -124,6 +127,16 @@ class AQuaMaM(nn.Module):
             # with several charts the first token also names the chart, and the later ones must be told of it
             self.first_head = head(config.dim, self.cells.first_tokens)
             self.chart_embed = nn.Embedding(self.cells.chart.count, config.dim)
+        self.certainty: nn.Linear | None = None
+        if config.certainty:
+            self.add_certainty()
+
+    def add_certainty(self) -> nn.Linear:
+        """Factors that depend on the state, all 1 at first."""
+        self.certainty = nn.Linear(self.config.dim, 3, device=self.start.device)
+        nn.init.zeros_(self.certainty.weight)
+        nn.init.zeros_(self.certainty.bias)
+        return self.certainty
 
     def forward(self, images: ImageInput) -> QuaternionSentences:
         """The posterior of each image: tensor (B, 3, H, W), uint8 or float in [0, 1]; a PIL image; a list of them; categories (B,)."""
@@ -164,8 +177,20 @@ class AQuaMaM(nn.Module):
     def first_logits(self, start: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch first_tokens"]:
         """Logits of the first token from the last state of the encoder."""
         head = self.first_head if self.cells.chart.count > 1 else self.head
-        logits, factor = head(self.norm(start)), self.config.sharpness[0]
-        return logits if factor == 1 else logits * factor
+        state = self.norm(start)[:, None]
+        return self.sharpened(head(state), state, 0)[:, 0]
+
+    def sharpened(
+        self, logits: Float[Tensor, "*rows steps bins"], states: Float[Tensor, "*rows steps dim"], token: int
+    ) -> Float[Tensor, "*rows steps bins"]:
+        """Logits of the tokens from this one on, times the factors that `tempering` found for them."""
+        tokens = slice(token, token + logits.shape[-2])
+        sharpness = self.config.sharpness[tokens]
+        if self.certainty is None:
+            return logits if all(f == 1 for f in sharpness) else logits * logits.new_tensor(sharpness)[:, None]
+        log_factor = (states * self.certainty.weight[tokens]).sum(-1) + self.certainty.bias[tokens]
+        factor = logits.new_tensor(sharpness) * torch.exp(SWING * torch.tanh(log_factor / SWING))
+        return logits * factor[..., None]
 
     def prepare(self, images: ImageInput) -> Tensor:
         """Validate and stack the input: (B, channels, H, W), or (B,) categories."""
@@ -199,6 +224,9 @@ class Prefix:
         config = model.config
         self.row_floats = 2 * (3 * config.heads * (config.prefix_tokens + 3) + 2 * config.hidden + 10 * config.dim)
 
+    def some(self, images: Tensor | slice) -> "Prefix":
+        return Prefix(self.model, [KeysValues(k[images], v[images]) for k, v in self.layers], self.start[images])
+
     def first(self) -> Float[Tensor, "batch first_tokens"]:
         return self.model.first_logits(self.start)
 
@@ -209,12 +237,8 @@ class Prefix:
         past: tuple[Tensor, ...] = (),
     ) -> tuple[Float[Tensor, "rotations batch steps bins"], tuple[Tensor, ...]]:
         states, own = self.states(chart, seen, past)
-        logits = self.model.head(states)
         done = past[0].shape[2] if past else 0
-        factors = self.model.config.sharpness[1 + done : 1 + done + seen.shape[-1]]
-        if any(factor != 1 for factor in factors):
-            logits = logits * logits.new_tensor(factors)[:, None]
-        return logits, own
+        return self.model.sharpened(self.model.head(states), states, 1 + done), own
 
     def states(
         self,

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from aquamam.alike import told_alike
 from aquamam.distribution import carry_knowledge
 from aquamam.errors import InputError
 from aquamam.images import ImageInput, as_image_batch
@@ -51,7 +52,7 @@ class OnnxModel:
         description = read_description(files)
         self.config = ModelConfig.from_dict(description["config"])
         self.info: dict[str, Any] = description.get("info", {})
-        self.symmetry = told_symmetry(self.info)
+        self.symmetry, self.alike = told_symmetry(self.info), told_alike(self.info)
         self.cells = self.config.cells
         self.encoder = _session(files.encoder, description["graphs"]["encoder"], threads)
         self.decoder = _session(files.decoder, description["graphs"]["decoder"], threads)
@@ -97,9 +98,9 @@ class OnnxPrefix:
         config = model.config
         self.row_floats = 2 * (3 * config.heads * (config.prefix_tokens + 3) + 2 * config.hidden + 10 * config.dim)
 
-    def row(self, i: int) -> "OnnxPrefix":
-        """One of the images."""
-        return OnnxPrefix(self.model, self.first_logits[i : i + 1], [state[i : i + 1] for state in self.states])
+    def some(self, images: Tensor | slice) -> "OnnxPrefix":
+        rows = images if isinstance(images, slice) else images.numpy()
+        return OnnxPrefix(self.model, self.first_logits[rows], [state[rows] for state in self.states])
 
     def first(self) -> Float[Tensor, "batch first_tokens"]:
         return torch.from_numpy(self.first_logits)

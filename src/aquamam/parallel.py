@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from aquamam.errors import InputError
+
 
 @contextmanager
 def process_group(device: str | None = None) -> Iterator[torch.device]:
@@ -25,3 +27,12 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
     finally:
         if started:
             dist.destroy_process_group()
+
+
+def usable(device: str) -> torch.device:
+    """A device that this computer has."""
+    try:
+        return torch.zeros((), device=device).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise InputError(f"--device must be one that this computer has, got {device!r} ({reason}).") from error

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from aquamam.datasets.base import RotationDataset
 from aquamam.datasets.draws import uniforms, words
 from aquamam.datasets.stream import one_pass
-from aquamam.distribution import Estimate, RotationDistribution, carry_knowledge
+from aquamam.distribution import Estimate, RotationDistribution, learn
 from aquamam.errors import InputError
 from aquamam.labels import draw_labels
 from aquamam.metrics import density_pit
@@ -105,9 +105,7 @@ def calibrate(
     kept = calibration.to_dict()
     kept["levels"] = {f"{level:g}": [_quantile(group, level) for group in calibration.scores] for level in levels}
     kept["images"] = len(score)
-    model.info = {**getattr(model, "info", {}), "calibration": kept}  # type: ignore[assignment]
-    if carry_knowledge not in model._forward_hooks.values():
-        model.register_forward_hook(carry_knowledge)
+    learn(model, calibration=kept)
     return kept
 
 

@@ -24,6 +24,9 @@ class Conditionals(Protocol):
     batch: int
     row_floats: int  # rough size of the activations of one rotation
 
+    def some(self, images: Tensor | slice) -> "Conditionals":
+        """Those of some of the images."""
+
     def first(self) -> Float[Tensor, "batch first_tokens"]:
         """Logits of the first token: chart and bin together, chart * N + bin."""
 
@@ -103,6 +106,9 @@ class QuaternionSentences(RotationDistribution):
         if self._first_log_probs is None or (torch.is_grad_enabled() and not self._first_log_probs.requires_grad):
             self._first_log_probs = self.conditionals.first().float().log_softmax(-1)
         return self._first_log_probs
+
+    def _some(self, images: Tensor | slice) -> "QuaternionSentences":
+        return QuaternionSentences(self.conditionals.some(images), self.cells)
 
     def _rotations_per_chunk(self) -> int:
         row = 4 * self.cells.bins + self.conditionals.row_floats

@@ -1,27 +1,34 @@
-"""Temperatures: one number for each token that makes held-out images likelier, or their regions cover what they say.
+"""Temperatures: factors for the logits of each token that make held-out images likelier, or their regions cover what they say.
 
 A network that was trained for a short while is often less sure than its errors allow. Scaling the logits of a token cannot change which
-bin is the likeliest, only how sharp its distribution is. The factors are part of the model's config (`sharpness`).
+bin is the likeliest, only how sharp its distribution is. One number for each token is part of the model's config (`sharpness`). A network
+may also be too sure of some images and not sure enough of others, which one number cannot mend; so a linear function of the state that
+the logits come from may tell another factor (`certainty`).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from scipy.optimize import minimize_scalar
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from aquamam.datasets.base import RotationDataset
+from aquamam.datasets.base import Batch, RotationDataset
 from aquamam.datasets.stream import one_pass
 from aquamam.errors import InputError
+from aquamam.metrics import density_pit
 from aquamam.model import AQuaMaM
 
 TOKENS = ("first", "second", "third")
 AIMS = ("likelihood", "coverage")
-NEAR = 1.5  # how far from the likeliest factor, as a ratio, the best covering one is looked for
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # for the squared weights of a state
+NEAR = 1.5  # how far from the likeliest factors, as a ratio, the best covering ones are looked for
+DRAWS = 60  # samples an image, to see what regions cover
+JUDGED = 2000  # images at most, to see it
 
 
 class Token(NamedTuple):
@@ -29,25 +36,38 @@ class Token(NamedTuple):
 
     logits: Float[Tensor, "n bins"]  # far below where illegal
     labels: Int64[Tensor, "n"]
+    states: Float[Tensor, "n dim"]  # which the logits come from
+
+    def part(self, rows: slice) -> "Token":
+        return Token(*(field[rows] for field in self))
 
 
-def temper(model: AQuaMaM, dataset: RotationDataset, limit: int = 1000, *, aim: str = "likelihood") -> dict[str, float]:
+def temper(
+    model: AQuaMaM, dataset: RotationDataset, limit: int = 1000, *, aim: str = "likelihood", certainty: bool = False
+) -> dict[str, float]:
     """Sharpen or flatten each token of `model` in place on held-out data; returns the factors by which it did.
 
-    aim: the highest "likelihood", or the best "coverage" near it: truths then fall as often into the likeliest bins as these claim.
+    aim: the highest "likelihood", or from there one factor for all tokens with the best "coverage": truths then fall as often into the
+    posterior's regions as these claim.
+    certainty: find factors that depend on the state first, for the highest likelihood; a few thousand images tell them well.
     """
     if aim not in AIMS:
         raise InputError(f"temperatures aim at {' or '.join(AIMS)}, got {aim!r}.")
-    factors = {}
-    for name, token in zip(TOKENS, held_out_tokens(model, dataset, limit)):
-        likeliest = _best(token, _surprise, 0.125, 8.0)
-        factors[name] = likeliest
-        if aim == "coverage":
-            factors[name] = _best(token, _miscoverage, likeliest / NEAR, likeliest * NEAR)
-    before = model.config.sharpness
-    after = tuple(round(old * new, 6) for old, new in zip(before, factors.values()))
-    model.config = replace(model.config, sharpness=after)
-    return factors
+    if certainty:
+        _find_certainty(model, held_out_tokens(model, dataset, limit))
+    tokens = held_out_tokens(model, dataset, limit)
+    factors = [_likeliest(token) for token in tokens]
+    _scale(model, factors)
+    if aim == "coverage":
+        again = _best_covering(model, dataset, min(limit, JUDGED))
+        _scale(model, [again] * 3)
+        factors = [factor * again for factor in factors]
+    return dict(zip(TOKENS, factors))
+
+
+def _scale(model: AQuaMaM, factors: Sequence[float]) -> None:
+    sharpness = tuple(round(old * new, 6) for old, new in zip(model.config.sharpness, factors))
+    model.config = replace(model.config, sharpness=sharpness)
 
 
 def held_out_tokens(model: AQuaMaM, dataset: RotationDataset, limit: int) -> list[Token]:
@@ -59,25 +79,85 @@ def held_out_tokens(model: AQuaMaM, dataset: RotationDataset, limit: int) -> lis
         with torch.inference_mode():
             prefix = model.encode(batch.images)
             seen = cells.seen(point.u[:, :2], cell[:, :2]).float()
-            logits, _ = prefix.rest(point.chart[None], seen[None])
+            states, _ = prefix.states(point.chart[None], seen[None])
+            logits = model.sharpened(model.head(states), states, 1)
             legal = torch.stack([cells.legal(cell[:, :1]), cells.legal(cell[:, :2])], 1)
             rest = logits[0].masked_fill(~legal, -1e30)
-            first = Token(prefix.first(), point.chart * cells.bins + cell[:, 0])
-            parts.append([first, Token(rest[:, 0], cell[:, 1]), Token(rest[:, 1], cell[:, 2])])
+            first = Token(prefix.first(), point.chart * cells.bins + cell[:, 0], model.norm(prefix.start))
+            parts.append([first, *(Token(rest[:, i], cell[:, i + 1], states[0, :, i]) for i in (0, 1))])
     return [Token(*(torch.cat(field) for field in zip(*token))) for token in zip(*parts)]
 
 
-def _surprise(token: Token, factor: float) -> float:
-    return float(torch.nn.functional.cross_entropy(token.logits * factor, token.labels))
+def _find_certainty(model: AQuaMaM, tokens: list[Token]) -> None:
+    """Let each token's factor depend on its state as far as held-out images bear it out."""
+    found = [_context(token) for token in tokens]
+    layer = model.certainty or model.add_certainty()
+    with torch.no_grad():
+        layer.weight.add_(torch.stack([weight for weight, _ in found]))
+        layer.bias.add_(torch.stack([bias for _, bias in found]))
+    model.config = replace(model.config, certainty=True)
 
 
-def _miscoverage(token: Token, factor: float) -> float:
-    """How unevenly the mass is distributed that lies in likelier bins than the true one, ties shared by lot."""
-    p = (token.logits * factor).double().softmax(-1)
-    truth = p.gather(-1, token.labels[:, None])
-    lots = torch.rand(len(p), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(p.device)
-    mass = (p * (p > truth)).sum(-1) + lots * (p * (p == truth)).sum(-1)
-    return unevenness(mass)
+def _context(token: Token) -> tuple[Float[Tensor, "dim"], Float[Tensor, ""]]:
+    """Weight and bias of the log factor; how far it may depend on the state is chosen by the last quarter of the images."""
+    cut = len(token.labels) * 3 // 4
+    left_out = token.part(slice(cut, None))
+    costs = []
+    for penalty in PENALTIES:
+        weight, bias = _fitted(token.part(slice(cut)), penalty)
+        costs.append(_surprise(left_out, torch.exp(left_out.states @ weight + bias)[:, None]))
+    return _fitted(token, PENALTIES[int(torch.tensor(costs).argmin())])
+
+
+def _fitted(token: Token, penalty: float) -> tuple[Float[Tensor, "dim"], Float[Tensor, ""]]:
+    weight = token.states.new_zeros(token.states.shape[1]).requires_grad_()
+    bias = token.states.new_zeros(()).requires_grad_()
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=60, line_search_fn="strong_wolfe")
+
+    def cost() -> Tensor:
+        optimizer.zero_grad()
+        factor = torch.exp(token.states @ weight + bias)
+        loss = F.cross_entropy(token.logits * factor[:, None], token.labels) + penalty * weight.square().sum()
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(cost)
+    return weight.detach(), bias.detach()
+
+
+def _surprise(token: Token, factor: float | Tensor) -> float:
+    return float(F.cross_entropy(token.logits * factor, token.labels))
+
+
+def _best_covering(model: AQuaMaM, dataset: RotationDataset, limit: int) -> float:
+    batches = list(one_pass(dataset, 50, limit=limit))
+    sharpness = model.config.sharpness
+
+    def miscoverage(log_factor: float) -> float:
+        _scale(model, [math.exp(log_factor)] * 3)
+        try:
+            return unevenness(held_out_masses(model, batches))
+        finally:
+            model.config = replace(model.config, sharpness=sharpness)
+
+    bounds = (-math.log(NEAR), math.log(NEAR))
+    found = minimize_scalar(miscoverage, bounds=bounds, method="bounded", options={"xatol": 0.01})
+    return math.exp(float(found.x))
+
+
+@torch.inference_mode()
+def held_out_masses(model: nn.Module, batches: Iterable[Batch]) -> Float[Tensor, "n"]:
+    """For each image the mass of the region of the posterior that just holds the truth, from `DRAWS` samples."""
+    generator = torch.Generator(device=next(model.parameters()).device).manual_seed(0)
+    masses = []
+    for batch in batches:
+        posterior = model(batch.images)
+        drawn = posterior.sample((DRAWS,), generator=generator)
+        truth = posterior.log_prob(batch.rotations[:, 0].to(drawn))
+        lots = torch.rand(truth.shape, generator=generator, device=truth.device)
+        masses.append(density_pit(truth, posterior.log_prob(drawn), lots))
+    return torch.cat(masses).double()
 
 
 def unevenness(u: Float[Tensor, "n"]) -> float:
@@ -86,8 +166,7 @@ def unevenness(u: Float[Tensor, "n"]) -> float:
     return float((u.sort().values - even).square().mean())
 
 
-def _best(token: Token, cost: Callable[[Token, float], float], low: float, high: float) -> float:
-    """The factor of least cost; what a token costs has one valley in the factor, and for the likelihood it is convex."""
-    bounds = (math.log(low), math.log(high))
-    found = minimize_scalar(lambda x: cost(token, math.exp(x)), bounds=bounds, method="bounded")
-    return math.exp(float(found.x))
+def _likeliest(token: Token) -> float:
+    """The factor of least cost, which is convex in it."""
+    bounds = (math.log(0.125), math.log(8))
+    return math.exp(float(minimize_scalar(lambda x: _surprise(token, math.exp(x)), bounds=bounds, method="bounded").x))

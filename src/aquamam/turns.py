@@ -26,13 +26,11 @@ from aquamam.datasets.stream import one_pass
 from aquamam.distribution import RotationDistribution
 from aquamam.errors import InputError
 from aquamam.images import ImageInput
-from aquamam.metrics import density_pit
 from aquamam.model import AQuaMaM
 from aquamam.rotations import inverse, multiply
-from aquamam.tempering import AIMS, unevenness
+from aquamam.tempering import AIMS, held_out_masses, unevenness
 
 MOST = 64  # turns
-DRAWS = 60  # samples an image, to see what regions cover
 FACTOR = "turned_sharpness"  # where a checkpoint's description keeps what `temper_turned` found
 
 
@@ -138,17 +136,7 @@ def temper_turned(
             return -float(torch.cat([looking(b.images).log_prob(b.rotations[:, 0]) for b in batches]).double().mean())
 
     def miscoverage(log_factor: float) -> float:
-        looking = turned(model, turns, math.exp(log_factor))
-        generator = torch.Generator(device=next(model.parameters()).device).manual_seed(0)
-        masses = []
-        for batch in batches:
-            with torch.inference_mode():
-                posterior = looking(batch.images)
-                drawn = posterior.sample((DRAWS,), generator=generator)
-                truth = posterior.log_prob(batch.rotations[:, 0].to(drawn.dtype))
-                lots = torch.rand(truth.shape, generator=generator, device=truth.device)
-                masses.append(density_pit(truth, posterior.log_prob(drawn), lots))
-        return unevenness(torch.cat(masses).double())
+        return unevenness(held_out_masses(turned(model, turns, math.exp(log_factor)), batches))
 
     best = minimize_scalar(surprise, bounds=(-0.5, 1.5), method="bounded", options={"xatol": 0.02}).x
     if aim == "coverage":

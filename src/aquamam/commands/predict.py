@@ -62,14 +62,9 @@ def load_on(source: str, device: str | None) -> Any:
     import torch
 
     from aquamam.checkpoint import load
-    from aquamam.errors import InputError
+    from aquamam.parallel import usable
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return load(source, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise InputError(f"--device must be one that this computer has, got {device!r} ({reason}).") from error
+    return load(source, device=usable(device or ("cuda" if torch.cuda.is_available() else "cpu")))
 
 
 def look_in_turns(model: Any, turns: int) -> Any:

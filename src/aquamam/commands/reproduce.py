@@ -9,7 +9,7 @@ HELP = "Run an experiment of the paper; write OUT/NAME.json, figures and a page.
 EXAMPLES = """  aquamam reproduce toy                       63 rotations of six viewpoints: a few minutes on two cores
   aquamam reproduce toy --systems aquamam ipdf mog
   aquamam reproduce toy --batches sampled     the same with random batches of 128, as in the paper
-  aquamam reproduce toy --scale paper         the paper's recipe to the letter: for a GPU
+  aquamam reproduce toy --scale paper --device cuda    the paper's recipe to the letter
   aquamam reproduce die --model runs/die      Figures 7 and 8 from a trained model
   aquamam reproduce all --out out/report      everything, bound into out/report/report.html
   aquamam reproduce comparison                all systems on distributions of known density: docs/comparison.md
@@ -48,15 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     toy = add("toy", "Section 4.1, Figures 5 and 6: mode proportions, wrong sentences, distances", _run_toy, scale=True)
     _fitting(toy)
     _others(toy)
+    _device(toy)
     toy.add_argument(
         "--systems", nargs="+", default=["aquamam"], metavar="NAME", help="of aquamam, ipdf and mog (default: aquamam)"
     )
 
     mog = add("mog", "appendix: mixtures of Gaussians instead of bins", _run_mog, scale=True)
     _others(mog)
+    _device(mog)
 
     peak = add("peak", "appendix: all probability on one rotation", _run_peak, scale=True)
     _fitting(peak)
+    _device(peak)
     peak.add_argument(
         "--rotation", type=float, nargs=4, metavar=("X", "Y", "Z", "W"),
         help="unit quaternion xyzw (default: one at which the bins allow the paper's 29.51)",
@@ -79,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     everything = add("all", "all of them, bound into one report", _run_all, scale=True)
     _fitting(everything)
     _others(everything)
+    _device(everything)
     _throughput(everything)
     everything.add_argument(
         "--systems", nargs="+", default=["aquamam", "ipdf", "mog"], metavar="NAME", help="on the toy (default: all)"
@@ -105,6 +109,14 @@ def _fitting(parser: argparse.ArgumentParser) -> None:
         help="AQuaMaM's optimiser steps (default: 700 for the toy, 300 for the peak, 195312 for --optimizer paper)",
     )
     parser.add_argument("--lr", type=float, help="largest learning rate")
+
+
+def _device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        help="where the models are fitted: cpu, cuda, ...; the rest is on the CPU (default: cpu)",
+    )
 
 
 def _others(parser: argparse.ArgumentParser) -> None:
@@ -158,6 +170,10 @@ def run(args: argparse.Namespace) -> int:
         if args.threads < 1:
             raise InputError(f"--threads must be a positive whole number, got {args.threads}.")
         torch.set_num_threads(args.threads)
+    if getattr(args, "device", "cpu") != "cpu":
+        from aquamam.parallel import usable
+
+        usable(args.device)
     return args.experiment_run(args)
 
 
@@ -193,7 +209,7 @@ def _run_toy(args: argparse.Namespace) -> int:
     from aquamam.experiments import toy
     from aquamam.experiments.results import table
 
-    result = toy.run(args.out, fit_config(args), args.samples, tuple(args.systems), scale_of(args))
+    result = toy.run(args.out, fit_config(args), args.samples, tuple(args.systems), scale_of(args), args.device)
     for name in args.systems:
         print(table(toy.viewpoint_rows(name, result if name == result["system"] else result[name])), end="\n\n")
     return _tell(args, result)
@@ -202,7 +218,7 @@ def _run_toy(args: argparse.Namespace) -> int:
 def _run_mog(args: argparse.Namespace) -> int:
     from aquamam.experiments import mog
 
-    return _tell(args, mog.run(args.out, scale_of(args), samples=args.samples))
+    return _tell(args, mog.run(args.out, scale_of(args), samples=args.samples, device=args.device))
 
 
 def _run_peak(args: argparse.Namespace) -> int:
@@ -211,7 +227,7 @@ def _run_peak(args: argparse.Namespace) -> int:
     from aquamam.experiments import peak
 
     rotation = None if args.rotation is None else torch.tensor(args.rotation, dtype=torch.float64)
-    return _tell(args, peak.run(args.out, fit_config(args, steps=peak.QUICK.steps), rotation))
+    return _tell(args, peak.run(args.out, fit_config(args, steps=peak.QUICK.steps), rotation, device=args.device))
 
 
 def _run_object(args: argparse.Namespace) -> int:
@@ -254,9 +270,9 @@ def _run_all(args: argparse.Namespace) -> int:
         "unimodal": lambda out: unimodal.run(out, seed=seed),
         "hemisphere": lambda out: hemisphere.run(out, seed=seed),
         "constraint": lambda out: constraint.run(out),
-        "toy": lambda out: toy.run(out, fit_config(args), args.samples, tuple(args.systems), scale),
-        "mog": lambda out: mog.run(out, scale, samples=args.samples),
-        "peak": lambda out: peak.run(out, fit_config(args, **{"steps": peak.QUICK.steps, **steps})),
+        "toy": lambda out: toy.run(out, fit_config(args), args.samples, tuple(args.systems), scale, args.device),
+        "mog": lambda out: mog.run(out, scale, samples=args.samples, device=args.device),
+        "peak": lambda out: peak.run(out, fit_config(args, **{"steps": peak.QUICK.steps, **steps}), device=args.device),
         "die": shown("die", args.die),
         "cylinder": shown("cylinder", args.cylinder),
         "throughput": lambda out: throughput.run(out, level=args.timed_level, rounds=args.rounds, seed=seed),

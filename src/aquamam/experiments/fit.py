@@ -82,8 +82,8 @@ class _Fit:
 
     offset = 0.0  # what a log-likelihood adds to minus the loss
 
-    def __init__(self, model: nn.Module, pairs: Pairs, config: FitConfig, state: Path | None):
-        self.model, self.pairs, self.config, self.state = model, pairs, config, state
+    def __init__(self, model: nn.Module, pairs: Pairs, config: FitConfig, state: Path | None, device: str | None):
+        self.model, self.pairs, self.config, self.state = model.to(device or "cpu"), pairs, config, state
         rates = {"components": config.component_rate, "head": config.head_rate, "first_head": config.head_rate}
         groups = [
             {"params": list(part.parameters()), "scale": rates.get(name, 1.0)} for name, part in model.named_children()
@@ -105,7 +105,7 @@ class _Fit:
         return len(self.curve) >= self.config.steps or self.idle_halvings >= 2
 
     def run(self, title: str = "fit") -> None:
-        """Go on to the end from the saved state, if there is one; Ctrl-C saves first."""
+        """Go on to the end from the saved state, if there is one; Ctrl-C saves first. The fitted model is left on the CPU."""
         self.resume()
         saved = tick = time.monotonic()
         cpu = time.process_time()
@@ -124,6 +124,11 @@ class _Fit:
                     saved = time.monotonic()
                 if interrupted():
                     raise KeyboardInterrupt
+        self.model.cpu()
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
     def step(self, step: int) -> float:
         """One optimiser step; returns the loss before it: exact and expected, or of a batch."""
@@ -193,7 +198,9 @@ class _Fit:
             {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
         )
         for name, parameter in self.model.named_parameters():
-            self.optimizer.state[parameter] = {k: tensors[f"{k}.{name}"] for k in ("step", "exp_avg", "exp_avg_sq")}
+            self.optimizer.state[parameter] = {
+                k: tensors[f"{k}.{name}"].to(self.device) for k in ("step", "exp_avg", "exp_avg_sq")
+            }
         self.curve = tensors["curve"].tolist()
         for key, value in description["numbers"].items():
             setattr(self, key, value)
@@ -204,14 +211,21 @@ class Fit(_Fit):
 
     model: AQuaMaM
 
-    def __init__(self, model: AQuaMaM, sentences: Sentences, config: FitConfig, state: Path | None = None):
-        super().__init__(model, sentences.pairs, config, state)
+    def __init__(
+        self,
+        model: AQuaMaM,
+        sentences: Sentences,
+        config: FitConfig,
+        state: Path | None = None,
+        device: str | None = None,
+    ):
+        super().__init__(model, sentences.pairs, config, state, device)
         self.sentences = sentences
         self.offset = float(sentences.mean(sentences.log_factor))
 
     def loss(self, weight: Float[Tensor, "pairs"], step: int) -> Float[Tensor, ""]:
         some = weight.nonzero().squeeze(1)  # a batch of 128 leaves out a third of the pairs
-        return -(weight[some] * self.sentences.log_probs(self.model, some)).sum()
+        return -(weight[some].to(self.device) * self.sentences.log_probs(self.model, some)).sum()
 
 
 class BaselineFit(_Fit):
@@ -219,8 +233,15 @@ class BaselineFit(_Fit):
 
     model: Baseline
 
-    def __init__(self, model: Baseline, pairs: Pairs, config: FitConfig, state: Path | None = None):
-        super().__init__(model, pairs, config, state)
+    def __init__(
+        self,
+        model: Baseline,
+        pairs: Pairs,
+        config: FitConfig,
+        state: Path | None = None,
+        device: str | None = None,
+    ):
+        super().__init__(model, pairs, config, state, device)
         self.q, self._row = pairs.side_by_side()
 
     def loss(self, weight: Float[Tensor, "pairs"], step: int) -> Float[Tensor, ""]:
@@ -228,8 +249,9 @@ class BaselineFit(_Fit):
         weights[self._row, self.pairs.category] = weight * self.pairs.categories  # the loss is a mean over categories
         # noise is a function of seed and step, so that a resumed fit equals an uninterrupted one
         seed = int(np.random.SeedSequence([self.config.seed, step]).generate_state(1)[0])
-        generator = torch.Generator().manual_seed(seed)
-        return self.model.loss(torch.arange(self.pairs.categories), self.q, weights=weights, generator=generator)
+        generator = torch.Generator(self.device).manual_seed(seed)
+        q, weights = self.q.to(self.device), weights.to(self.device)
+        return self.model.loss(torch.arange(self.pairs.categories), q, weights=weights, generator=generator)
 
 
 def warm_up_and_decay(share: float) -> float:

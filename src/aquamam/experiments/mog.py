@@ -19,10 +19,12 @@ from aquamam.rotations import geodesic_angle, quat_to_rotvec
 UNIMODAL = 0  # the viewpoint with one rotation
 
 
-def run(out: Path, scale: Scale = CPU, *, samples: int = 40_000, shown: int = 1000) -> dict[str, Any]:
+def run(
+    out: Path, scale: Scale = CPU, *, samples: int = 40_000, shown: int = 1000, device: str | None = None
+) -> dict[str, Any]:
     """Train on the toy data, draw the appendix's two figures; returns what OUT/mog.json holds."""
     pairs = toy_pairs()
-    result = run_mog(pairs, out, scale, samples)
+    result = run_mog(pairs, out, scale, samples, device)
     (out / "mog_state.safetensors").unlink(missing_ok=True)
     generator = torch.Generator().manual_seed(scale.mog.seed)
     with torch.no_grad():

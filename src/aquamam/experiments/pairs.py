@@ -102,6 +102,7 @@ class Sentences:
     def log_probs(self, model: AQuaMaM, some: Int[Tensor, "some"] | None = None) -> Float[Tensor, "..."]:
         """Log-probabilities of the sentences of all pairs, or of `some`, under a model: `log_prob` minus `log_factor`, but each category
         is encoded once, the head reads nothing twice, and no tensor of N columns outlives its use."""
+        device = model.start.device
         some = torch.arange(len(self.token)) if some is None else some
         category = self.pairs.category[some]
         prefix = model.encode(torch.arange(self.pairs.categories))
@@ -110,7 +111,7 @@ class Sentences:
         shape = (int(row.max()) + 1, self.pairs.categories)
         seen, chart = torch.zeros(*shape, 2), torch.zeros(shape, dtype=torch.long)
         seen[row, category], chart[row, category] = self.seen[some].float(), self.point.chart[some]
-        states, _ = prefix.states(chart, seen)
+        states, _ = prefix.states(chart.to(device), seen.to(device))
         states = states[row, category].flatten(0, 1)  # (2 some, dim), the two tokens of a pair adjacent
         start = model.norm(prefix.start)
         labels = self.cell[some, 1:].flatten()
@@ -151,7 +152,7 @@ class _TokenLogProbs(torch.autograd.Function):
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order))
         size = -(-len(order) // GROUPS)
-        chosen, normaliser = torch.empty(len(rows)), torch.empty(len(order))
+        chosen, normaliser = hidden.new_empty(len(rows)), hidden.new_empty(len(order))
         ctx.groups = []
         for start in range(0, len(order), size):
             members = order[start : start + size]
@@ -179,7 +180,7 @@ class _TokenLogProbs(torch.autograd.Function):
         to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight)
         to_bias = weight.new_zeros(len(weight))
         for members, low, high, z, total, here, at in ctx.groups:
-            by_row = torch.zeros(len(z), dtype=grad.dtype).index_add_(0, at[0], grad[here])
+            by_row = grad.new_zeros(len(z)).index_put_(at[:1], grad[here], accumulate=True)
             z.mul_(
                 -by_row[:, None] / total
             )  # it becomes the gradient of the logits, so a second backward pass cannot use it

@@ -34,13 +34,15 @@ def peak_rotation() -> Tensor:
     return torch.cat([axis * math.sqrt(1 - q_w**2), torch.tensor([q_w], dtype=torch.float64)])
 
 
-def run(out: Path, config: FitConfig = QUICK, rotation: Tensor | None = None) -> dict[str, Any]:
+def run(
+    out: Path, config: FitConfig = QUICK, rotation: Tensor | None = None, *, device: str | None = None
+) -> dict[str, Any]:
     """The whole experiment; returns what OUT/peak.json holds."""
     q = as_unit_quat(peak_rotation() if rotation is None else rotation, "rotation")
     torch.manual_seed(config.seed)
     model = AQuaMaM(replace(model_config("toy"), categories=1))
     sentences = Sentences(Pairs.uniform([q[None]]), model.cells)
-    fit = Fit(model, sentences, config, out / "state.safetensors")
+    fit = Fit(model, sentences, config, out / "state.safetensors", device)
     fit.run("peak")
     with torch.no_grad():
         log_likelihood = float(model.eval()(torch.tensor([0])).log_prob(q[None]))

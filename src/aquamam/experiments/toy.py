@@ -76,12 +76,12 @@ def exact_shares(sentences: Sentences, log_p: Float[Tensor, "pairs"]) -> list[di
     return rows
 
 
-def run_aquamam(pairs: Pairs, out: Path, config: FitConfig, samples: int) -> dict[str, Any]:
+def run_aquamam(pairs: Pairs, out: Path, config: FitConfig, samples: int, device: str | None = None) -> dict[str, Any]:
     """Train AQuaMaM, sample it, and draw the paper's Figures 5 and 6a."""
     torch.manual_seed(config.seed)
     model = AQuaMaM(model_config("toy"))
     sentences = Sentences(pairs, model.cells)
-    fit = Fit(model, sentences, config, out / "state.safetensors")
+    fit = Fit(model, sentences, config, out / "state.safetensors", device)
     fit.run("toy")
     with torch.no_grad():
         log_p = sentences.log_probs(model.eval())
@@ -130,8 +130,9 @@ def run(
     samples: int = 40_000,
     systems: tuple[str, ...] = ("aquamam",),
     scale: Scale = CPU,
+    device: str | None = None,
 ) -> dict[str, Any]:
-    """The whole experiment; returns what OUT/toy.json holds."""
+    """The whole experiment; returns what OUT/toy.json holds. device: where the models are fitted, the CPU by default."""
     unknown = [name for name in systems if name not in SYSTEMS]
     if unknown or not systems:
         raise InputError(f"systems must be some of {', '.join(SYSTEMS)}, got {', '.join(systems) or 'none'}.")
@@ -141,9 +142,9 @@ def run(
     results = {}
     for name in systems:
         if name == "aquamam":
-            results[name] = run_aquamam(pairs, out, config, samples)
+            results[name] = run_aquamam(pairs, out, config, samples, device)
         else:
-            results[name] = {"ipdf": run_ipdf, "mog": run_mog}[name](pairs, out, scale, samples)
+            results[name] = {"ipdf": run_ipdf, "mog": run_mog}[name](pairs, out, scale, samples, device)
     main = "aquamam" if "aquamam" in results else systems[0]
     told = section(results)
     result = finish(out, told, {"system": main, **results[main], **{k: v for k, v in results.items() if k != main}})

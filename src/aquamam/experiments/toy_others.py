@@ -106,14 +106,14 @@ def sample(posterior: RotationDistribution, count: int, seed: int) -> Drawn:
     return Drawn(category[kept], q[kept], None)
 
 
-def run_ipdf(pairs: Pairs, out: Path, scale: Scale, samples: int) -> dict[str, Any]:
+def run_ipdf(pairs: Pairs, out: Path, scale: Scale, samples: int, device: str | None = None) -> dict[str, Any]:
     """Train IPDF, evaluate it as the paper does (grid turned to each truth) and on the grid as it stands, and sample the grid."""
     config = IPDFConfig(
         encoder="category", categories=pairs.categories, negatives=scale.negatives, level=scale.level, normaliser="truth", samples="points",
     )  # fmt: skip
     torch.manual_seed(scale.ipdf.seed)
     model = IPDF(config)
-    fit = _fitted(model, pairs, scale.ipdf, out / "ipdf_state.safetensors", "toy, IPDF")
+    fit = _fitted(model, pairs, scale.ipdf, out / "ipdf_state.safetensors", "toy, IPDF", device)
     viewpoints = torch.arange(pairs.categories)
     with torch.no_grad():
         turned = model.posterior(pairs.category).log_prob(pairs.q)
@@ -147,11 +147,11 @@ def run_ipdf(pairs: Pairs, out: Path, scale: Scale, samples: int) -> dict[str, A
     return result
 
 
-def run_mog(pairs: Pairs, out: Path, scale: Scale, samples: int) -> dict[str, Any]:
+def run_mog(pairs: Pairs, out: Path, scale: Scale, samples: int, device: str | None = None) -> dict[str, Any]:
     """Train AQuaMaM-MoG and sample it."""
     torch.manual_seed(scale.mog.seed)
     model = AQuaMaMMoG(MOG_MODEL)
-    fit = _fitted(model, pairs, scale.mog, out / "mog_state.safetensors", "toy, MoG")
+    fit = _fitted(model, pairs, scale.mog, out / "mog_state.safetensors", "toy, MoG", device)
     with torch.no_grad():
         posterior = model(torch.arange(pairs.categories))
         q, row = pairs.side_by_side()
@@ -172,8 +172,10 @@ def run_mog(pairs: Pairs, out: Path, scale: Scale, samples: int) -> dict[str, An
     return result
 
 
-def _fitted(model: Baseline, pairs: Pairs, config: FitConfig, state: Path, title: str) -> BaselineFit:
-    fit = BaselineFit(model, pairs, config, state)
+def _fitted(
+    model: Baseline, pairs: Pairs, config: FitConfig, state: Path, title: str, device: str | None
+) -> BaselineFit:
+    fit = BaselineFit(model, pairs, config, state, device)
     fit.run(title)
     model.eval()
     return fit

@@ -13,12 +13,10 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from aquamam.distribution import RotationDistribution
-from aquamam.layers import KeysValues
-from aquamam.model import AQuaMaM, Prefix
+from aquamam.distribution import RotationDistribution, carry_knowledge
+from aquamam.model import AQuaMaM
 from aquamam.modes import Answer, plain_answers
-from aquamam.onnx_runner import OnnxModel, OnnxPrefix
-from aquamam.sentences import Conditionals, QuaternionSentences
+from aquamam.onnx_runner import OnnxModel
 from aquamam.serving.limits import Refusal
 
 
@@ -50,20 +48,10 @@ class Encoded:
         if len(self.images) == 1:
             return self.posterior
         if isinstance(self.model, AQuaMaM | OnnxModel):
-            assert isinstance(self.posterior, QuaternionSentences)
-            one = QuaternionSentences(_row(self.posterior.conditionals, i), self.posterior.cells)
-            one.calibration, one.symmetry = self.posterior.calibration, self.posterior.symmetry
+            one = self.posterior._some(slice(i, i + 1))
+            carry_knowledge(self.model, None, one)
             return one
         return self.model(self.images[i][None])  # the other systems' posteriors cannot be taken apart
-
-
-def _row(encoded: Any, i: int) -> Conditionals:
-    """One image of those that were encoded together."""
-    if isinstance(encoded, OnnxPrefix):
-        return encoded.row(i)
-    assert isinstance(encoded, Prefix)
-    one = slice(i, i + 1)
-    return Prefix(encoded.model, [KeysValues(k[one], v[one]) for k, v in encoded.layers], encoded.start[one])
 
 
 @dataclass(eq=False, kw_only=True)

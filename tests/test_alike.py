@@ -1,0 +1,116 @@
+"""Rotations that give one picture are classes, and a posterior that knows them gives all of a class equal shares and loses nothing."""
+
+import pytest
+import torch
+from tables import table_posterior
+
+from aquamam.alike import Alike
+from aquamam.cells import Cells
+from aquamam.errors import InputError
+from aquamam.lookalikes import Lookalikes
+from aquamam.render import RenderSettings
+from aquamam.rotations import canonical, geodesic_angle, multiply, random_quat, rotvec_to_quat
+from aquamam.solids import solid
+
+SETTINGS = RenderSettings()
+
+
+def lookalikes(name: str) -> Lookalikes | None:
+    return Lookalikes.of(solid(name).mesh, shape=solid(name).shape)
+
+
+@pytest.fixture(scope="module")
+def die() -> Alike:
+    found = Alike.of(lookalikes("die"), SETTINGS)
+    assert found is not None
+    return found
+
+
+def views(count: int, seed: int = 0) -> torch.Tensor:
+    """Of the die, most of them nearly along an axis, where one or two faces show."""
+    generator = torch.Generator().manual_seed(seed)
+    turns = solid("cube").symmetry.elements
+    leaning = rotvec_to_quat(0.25 * torch.randn(count, 3, generator=generator, dtype=torch.float64))
+    aligned = multiply(leaning, turns[torch.randint(len(turns), (count,), generator=generator)])
+    return torch.cat([aligned, random_quat((count // 4,), generator=generator, dtype=torch.float64)])
+
+
+def members_of(alike: Alike, q: torch.Tensor) -> list[torch.Tensor]:
+    return [canonical(multiply(one, alike.turns[which])) for one, which in zip(q, alike.members(q))]
+
+
+def test_classes_divide_all_rotations(die):
+    q = views(300)
+    classes = members_of(die, q)
+    assert {len(c) for c in classes} == {1, 2, 4}
+    for one, mine in zip(q, classes):
+        assert float(geodesic_angle(mine, one).min()) < 1e-6
+        for theirs in members_of(die, mine):
+            assert len(theirs) == len(mine)
+            assert float(geodesic_angle(theirs[:, None], mine).amin(0).max()) < 1e-6
+
+
+def test_classes_are_those_of_the_labels(die):
+    q = views(300, seed=1)
+    known = lookalikes("die")
+    assert known is not None
+    assert (die.members(q).sum(-1).numpy() == [len(c) for c in known.equivalents(q.numpy(), SETTINGS)]).all()
+
+
+def test_no_probability_is_lost_and_shares_are_equal(die):
+    """On each class, with the plain posterior beside it."""
+    plain, even = (table_posterior(Cells.make("atlas", 12, "cells"), batch=3, scale=2.0) for _ in range(2))
+    even.alike = die
+    q = views(60)
+    for one, members in zip(q, members_of(die, q)):
+        before, after = plain.log_prob(members[:, None]).exp(), even.log_prob(members[:, None]).exp()
+        torch.testing.assert_close(after, before.mean(0).expand_as(before))
+        torch.testing.assert_close(even.log_prob(one).exp(), after[0])
+    # all at once is each alone, though some images have others to ask about and some have none
+    mixed = q[: 3 * 25].reshape(25, 3, 4)
+    for i in range(3):
+        one = even._some(slice(i, i + 1))
+        one.alike = die
+        torch.testing.assert_close(one.log_prob(mixed[:, i : i + 1]), even.log_prob(mixed)[:, i : i + 1])
+
+
+def test_gradients_pass(die):
+    even = table_posterior(Cells.make("atlas", 12, "cells"), batch=1)
+    even.conditionals.table.requires_grad_()
+    even.alike = die
+    q = views(20)
+    even.log_prob(q[:, None]).sum().backward()
+    assert bool(even.conditionals.table.grad.isfinite().all())
+
+
+def test_samples_are_drawn_from_the_density(die):
+    """The mean of 1 / p over samples is the volume, and of any class the same number is drawn of each member."""
+    even = table_posterior(Cells.make("atlas", 6, "cells"), batch=1, scale=1.5)
+    even.alike = die
+    generator = torch.Generator().manual_seed(3)
+    drawn = even.sample((40_000,), generator=generator)
+    assert drawn.shape == (40_000, 1, 4)
+    weight = torch.exp(-even.log_prob(drawn).double())
+    error = float(weight.std()) / len(drawn) ** 0.5
+    assert abs(float(weight.mean()) - torch.pi**2) < 4 * error
+    five = torch.tensor([0.02, 0.03, 0.01, 1.0], dtype=torch.float64)  # the camera looks along z at the five
+    members = members_of(die, five[None] / five.norm())[0]
+    assert len(members) == 4
+    near = geodesic_angle(die.draw(members[:1].expand(8000, 4), generator)[:, None], members) < 1e-6
+    shares = near.double().mean(0)
+    assert bool(((shares > 0.23) & (shares < 0.27)).all())
+
+
+def test_files_keep_them(die):
+    again = Alike.from_dict(die.to_dict())
+    q = views(100, seed=5)
+    assert torch.equal(again.members(q), die.members(q))
+    with pytest.raises(InputError, match="turns, planes, changed"):
+        Alike.from_dict({"turns": [[0, 0, 0, 1]]})
+    with pytest.raises(InputError, match="a mark for each"):
+        Alike.from_dict({**die.to_dict(), "planes": die.planes.tolist()[:-1]})
+
+
+def test_objects_without_hidden_paint_have_none():
+    for name in ("cube", "cylinder", "cylO"):
+        assert Alike.of(lookalikes(name), SETTINGS) is None
