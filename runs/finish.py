@@ -10,7 +10,6 @@ import math
 from pathlib import Path
 
 import aquamam
-from aquamam.alike import Alike
 from aquamam.commands.evaluate import SEED
 from aquamam.datasets.rendered import RenderedDataset
 from aquamam.distribution import learn
@@ -46,9 +45,10 @@ def main() -> None:
         return RenderedDataset(solid(args.name), settings, seed=SEED, split=split, length=length, lookalikes=True)
 
     data = renders("temper", IMAGES)
-    alike = Alike.of(data.lookalikes.get(args.name), data.recipe.settings)
-    if alike is not None:
-        learn(model, alike=alike.to_dict())
+    for known in data.lookalikes.values():
+        alike = known.alike(data.recipe.settings)
+        if alike is not None:
+            learn(model, alike=alike.to_dict())
     factors = temper(model, data, IMAGES, aim=args.aim, certainty=True)
     print("factors of the tokens:", {name: round(factor, 3) for name, factor in factors.items()}, flush=True)
     for turns in (4, TURNS):

@@ -11,9 +11,8 @@ random. Predictions stay those of p.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -21,10 +20,6 @@ from torch import Tensor
 from aquamam.errors import InputError
 from aquamam.rotations import as_unit_quat, canonical, inverse, multiply, rotate
 from aquamam.symmetry import SymmetryGroup
-
-if TYPE_CHECKING:
-    from aquamam.lookalikes import Lookalikes
-    from aquamam.render import RenderSettings
 
 KEY = "alike"  # where a checkpoint's description keeps the table
 
@@ -96,24 +91,7 @@ class Alike:
         alone[:, 0] = True
         return torch.where(agreed[:, None], same, alone)
 
-    # --- where it comes from ------------------------------------------------------------------------------------------
-
-    @classmethod
-    def of(cls, known: "Lookalikes | None", settings: "RenderSettings") -> "Alike | None":
-        """That of an object's lookalikes; None if there are none, or those of a continuous axis, which are too many to ask about."""
-        if known is None or known.continuous:
-            return None
-        changed = known.changed > 0
-        heights = (known.points * known.normals).sum(-1, keepdims=True)
-        # points of one face that the same turns change are one
-        rows = np.concatenate([np.concatenate([known.normals, heights], 1).round(6), changed.T], 1)
-        rows = np.unique(rows[changed.any(0)], axis=0)
-        return cls(
-            turns=torch.from_numpy(known.turns),
-            planes=torch.from_numpy(rows[:, :4]),
-            changed=torch.from_numpy(rows[:, 4:].T > 0),
-            distance=settings.distance,
-        )
+    # --- files --------------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""

@@ -19,7 +19,6 @@ import torch
 from scipy.spatial import cKDTree
 
 from aquamam import fitpage
-from aquamam.alike import Alike
 from aquamam.ambiguity import view_ambiguity
 from aquamam.checkpoint import load, save_model
 from aquamam.datasets.varied import CAMERA, PLAIN, VariedDataset
@@ -286,7 +285,7 @@ class Fit:
         assert isinstance(model, AQuaMaM)
         data = self.data("temper", max(20, self.config.held_out // 2))
         for known in data.lookalikes.values():
-            alike = Alike.of(known, data.recipe.settings)
+            alike = known.alike(data.recipe.settings)
             if alike is not None:
                 learn(model, alike=alike.to_dict())
         factors = temper(model, data)

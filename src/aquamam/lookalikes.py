@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64
 from scipy.spatial.transform import Rotation
 
+from aquamam.alike import Alike
 from aquamam.discovery import find_symmetries
 from aquamam.meshes import FIT_RADIUS, Mesh
 from aquamam.render import RenderSettings
@@ -74,6 +75,21 @@ class Lookalikes:
         height = (self.points * self.normals).sum(-1)
         shown = (eye @ self.normals.T > height).astype(np.float32)
         return shown @ self.changed.T == 0
+
+    def alike(self, settings: RenderSettings) -> Alike | None:
+        """What a posterior must know to give all that look alike equal shares; None with a continuous axis: too many to ask about."""
+        if self.continuous:
+            return None
+        changed = self.changed > 0
+        planes = np.concatenate([self.normals, (self.points * self.normals).sum(-1, keepdims=True)], 1)
+        # points of one face that the same turns change are one
+        rows = np.unique(np.concatenate([planes.round(6), changed.T], 1)[changed.any(0)], axis=0)
+        return Alike(
+            turns=torch.from_numpy(self.turns),
+            planes=torch.from_numpy(rows[:, :4]),
+            changed=torch.from_numpy(rows[:, 4:].T > 0),
+            distance=settings.distance,
+        )
 
     def equivalents(self, q: Float64[np.ndarray, "n 4"], settings: RenderSettings) -> list[Float64[np.ndarray, "_ 4"]]:
         """For each rotation (xyzw) all that give its picture, itself first."""

@@ -28,7 +28,7 @@ AIMS = ("likelihood", "coverage")
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # for the squared weights of a state
 NEAR = 1.5  # how far from the likeliest factors, as a ratio, the best covering ones are looked for
 DRAWS = 60  # samples an image, to see what regions cover
-JUDGED = 2000  # images at most, to see it
+JUDGED = 1200  # images at most, to see it
 
 
 class Token(NamedTuple):
@@ -53,13 +53,15 @@ def temper(
     """
     if aim not in AIMS:
         raise InputError(f"temperatures aim at {' or '.join(AIMS)}, got {aim!r}.")
-    if certainty:
-        _find_certainty(model, held_out_tokens(model, dataset, limit))
-    tokens = held_out_tokens(model, dataset, limit)
-    factors = [_likeliest(token) for token in tokens]
+    rest = 0
+    if certainty:  # the other factors come from other images: so many weights suit their own a little too well
+        rest = limit * 3 // 4
+        _find_certainty(model, [token.part(slice(rest)) for token in held_out_tokens(model, dataset, limit)])
+    factors = [_likeliest(token.part(slice(rest, None))) for token in held_out_tokens(model, dataset, limit)]
     _scale(model, factors)
     if aim == "coverage":
-        again = _best_covering(model, dataset, min(limit, JUDGED))
+        batches = [batch for batch in one_pass(dataset, 50, limit=limit) if len(batch) and batch.indices[0] >= rest]
+        again = _best_covering(model, batches[: JUDGED // 50])
         _scale(model, [again] * 3)
         factors = [factor * again for factor in factors]
     return dict(zip(TOKENS, factors))
@@ -130,8 +132,7 @@ def _surprise(token: Token, factor: float | Tensor) -> float:
     return float(F.cross_entropy(token.logits * factor, token.labels))
 
 
-def _best_covering(model: AQuaMaM, dataset: RotationDataset, limit: int) -> float:
-    batches = list(one_pass(dataset, 50, limit=limit))
+def _best_covering(model: AQuaMaM, batches: list[Batch]) -> float:
     sharpness = model.config.sharpness
 
     def miscoverage(log_factor: float) -> float:
