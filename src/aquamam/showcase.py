@@ -11,10 +11,7 @@ from aquamam.checkpoint import bundled, load
 from aquamam.modes import Answer, answers
 from aquamam.plotting import ball, known_object, make_cloud, save
 from aquamam.rotations import as_unit_quat, geodesic_angle, rotvec_to_quat
-from aquamam.turns import turned
 from aquamam.web import page_data, write_page
-
-TURNS = 4  # in which each picture is looked at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +71,7 @@ def show(out: Path, seed: int = 0) -> Iterator[Shown]:
     """Render each view, ask the model, write the paper's Figure 7 and a page to explore; one at a time."""
     out.mkdir(parents=True, exist_ok=True)
     for view in available():
-        model = turned(load(view.solid), TURNS)
+        model = load(view.solid)
         known = known_object(model, view.solid)
         assert known is not None
         truth = rotvec_to_quat(torch.tensor(view.rotation, dtype=torch.float64))

@@ -159,10 +159,12 @@ class _TokenLogProbs(torch.autograd.Function):
             low = int(first_legal[members[0]])
             high = len(bias) - low
             z = torch.addmm(bias[low:high], hidden[members], weight[low:high].T)
-            for i, first in enumerate((first_legal[members] - low).tolist()):  # the legal bins are the middle of a row
-                if first:
-                    z[i, :first] = -torch.inf
-                    z[i, high - low - first :] = -torch.inf
+            more = first_legal[members] - low  # the legal bins are the middle of a row
+            widest = int(more.max())
+            if widest:
+                illegal = (torch.arange(widest) < more[:, None]).to(z.device)
+                z[:, :widest].masked_fill_(illegal, -torch.inf)
+                z[:, -widest:].masked_fill_(illegal.flip(1), -torch.inf)
             here = ((place[rows] >= start) & (place[rows] < start + size)).nonzero().squeeze(1)
             at = (place[rows[here]] - start, labels[here] - low)
             chosen[here] = z[at]
@@ -177,16 +179,18 @@ class _TokenLogProbs(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad):
         hidden, weight = ctx.saved_tensors
-        to_hidden, to_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        to_hidden, to_weight = torch.empty_like(hidden), torch.empty_like(weight)
         to_bias = weight.new_zeros(len(weight))
-        for members, low, high, z, total, here, at in ctx.groups:
+        widest = slice(*ctx.groups[0][1:3])  # the others' columns are among the first group's
+        to_weight[: widest.start], to_weight[widest.stop :] = 0, 0
+        for k, (members, low, high, z, total, here, at) in enumerate(ctx.groups):
             by_row = grad.new_zeros(len(z)).index_put_(at[:1], grad[here], accumulate=True)
             z.mul_(
                 -by_row[:, None] / total
             )  # it becomes the gradient of the logits, so a second backward pass cannot use it
             z.index_put_(at, grad[here], accumulate=True)
             to_hidden[members] = z @ weight[low:high]
-            to_weight[low:high].addmm_(z.T, hidden[members])
+            to_weight[low:high].addmm_(z.T, hidden[members], beta=min(k, 1))
             to_bias[low:high] += z.sum(0)
         ctx.groups = None
         return to_hidden, to_weight, to_bias, None, None, None
