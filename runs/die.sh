@@ -2,8 +2,9 @@
 # The bundled die: seven stages on renders made while training, a quarter of them with other lights, grounds and framing. The heads are
 # tempered between the first three. The last four train on every rotation that a picture fits, with batch norms that keep their
 # statistics; in the fifth, half of the views are along the axes, where few faces show. The sixth goes on from the tempered mean of the
-# fourth and the fifth at a higher rate for longer, the seventh from the tempered sixth. Then the model is tempered and calibrated on splits of its own, judged on fresh renders,
-# and put into the package. Each training goes on when it was stopped.
+# fourth and the fifth at a higher rate for longer, the seventh from the tempered sixth, and the mean of these two is kept. Then the
+# model is tempered and calibrated on splits of its own, judged on fresh renders, and put into the package. Each training goes on when
+# it was stopped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-runs/die}
@@ -27,4 +28,6 @@ aquamam train die-small --from "$out/tempered-5.safetensors" "${data[@]}" --out 
 python runs/temper.py die "$out/sixth/best.safetensors" "$out/tempered-6.safetensors"
 aquamam train die-small --from "$out/tempered-6.safetensors" "${data[@]}" --out "$out/seventh" --time-budget 80m --seed 6 "${last[@]}" \
   --set lr=0.0008 --set averaging=0.998 --set focus=0.3
-python runs/finish.py die "$out/seventh" --aim coverage
+mkdir -p "$out/last"
+python runs/mean.py "$out/last/best.safetensors" "$out/tempered-6.safetensors" "$out/seventh/best.safetensors"
+python runs/finish.py die "$out/last" --aim coverage

@@ -26,6 +26,7 @@ from aquamam.meshes import FIT_RADIUS, Mesh
 from aquamam.parts import check_part, open_part, placed, plain_colour, read_mesh, write_mesh
 from aquamam.plotting import known_object
 from aquamam.render import RenderSettings, render
+from aquamam.rotations import multiply, rotvec_to_quat
 from aquamam.solids import solid
 from aquamam.stages import Stages
 from aquamam.symmetry import SymmetryGroup
@@ -120,6 +121,22 @@ def test_a_fitted_folder_serves_prediction_and_evaluation(fitted, tmp_path, caps
     figures = json.loads(capsys.readouterr().out)
     assert "drawn as in training" in figures["data"]
     assert figures["symmetries"] == {"brick": "known"}
+
+
+def test_a_fitted_painted_part_knows_the_rotations_that_look_alike(tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "LEARNED", -math.inf)
+    assert main(["fit", "die", "--out", str(tmp_path / "die"), *TINY]) == 0
+    model = aquamam.load(tmp_path / "die")
+    picture = Image.fromarray(render(read_mesh(tmp_path / "die" / "mesh.npz"), np.eye(3), RenderSettings(size=40)))
+    posterior = model(picture)
+    assert posterior.alike is not None
+    leaning = rotvec_to_quat(torch.tensor([0.03, 0.02, 0.4], dtype=torch.float64))  # the five alone faces the camera
+    (which,) = posterior.alike.members(leaning[None])
+    four = multiply(leaning, posterior.alike.turns[which])
+    with torch.no_grad():
+        log_p = posterior.log_prob(four[:, None])[:, 0]
+    assert len(four) == 4
+    torch.testing.assert_close(log_p, log_p[:1].expand(4))
 
 
 def test_a_loaded_fit_knows_its_part_and_carries_its_calibration(fitted):
