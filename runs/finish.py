@@ -8,6 +8,7 @@ import argparse
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import aquamam
 from aquamam.commands.evaluate import SEED
@@ -26,7 +27,7 @@ FIGURES = (
     "acc15", "acc30", "spread_deg", "pit_ks", "coverage50", "coverage90", "coverage95", "samples", "seed",
 )  # fmt: skip
 TURNS = 8
-IMAGES = 6000  # for the temperatures
+IMAGES, TURNED = 6000, 200  # for the temperatures of one look and of several
 GROUPS = 2  # sure and unsure views are calibrated apart
 
 
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--aim", default="likelihood", help="of the temperatures: likelihood or coverage")
     parser.add_argument("--images", type=int, default=10_000, help="fresh renders to judge on")
-    parser.add_argument("--turned-images", type=int, default=2000, help="of these, to judge turns on")
+    parser.add_argument("--turned-images", type=int, default=2000, help="of these, to judge turns on; 0 leaves it out")
     args = parser.parse_args()
     model = aquamam.load(args.run / "best.safetensors")
 
@@ -54,7 +55,7 @@ def main() -> None:
     for turns in (4, TURNS):
         print(
             f"in {turns} turns:",
-            temper_turned(model, renders("temper", 400), 400, turns=turns, aim="coverage"),
+            temper_turned(model, renders("temper", TURNED), TURNED, turns=turns, aim="coverage"),
             flush=True,
         )
     half = args.run / "half.safetensors"  # what is shipped is what is calibrated and judged
@@ -70,23 +71,24 @@ def main() -> None:
     kept["standard_error"] = float(evaluation.columns["log_likelihood"].std()) / math.sqrt(args.images)
     kept["strategies"] = figures["strategies"]
     print(json.dumps(kept, indent=1), flush=True)
-    data = renders("test", args.turned_images)
-    evaluation = evaluate(turned(model, TURNS), data)
-    write_report(
-        args.run / "evaluation-turned",
-        evaluation,
-        data,
-        {"model": f"{args.name}, {TURNS} turns", "data": "fresh renders"},
-    )
-    figures = evaluation.to_dict()
-    in_turns = {key: figures[key] for key in FIGURES if key in figures}
-    in_turns["standard_error"] = float(evaluation.columns["log_likelihood"].std()) / math.sqrt(args.turned_images)
-    print(json.dumps(in_turns, indent=1), flush=True)
+    figures_of: dict[str, Any] = {"evaluation": kept, "temperatures": factors}
+    if args.turned_images:
+        figures_of["evaluation_turned"] = in_turns(args, model, renders("test", args.turned_images))
     target = Path(aquamam.__file__).parent / "models" / f"{args.name}.safetensors"
-    aquamam.save_model(
-        model, target, {"evaluation": kept, "evaluation_turned": in_turns, "temperatures": factors}, half=True
-    )
+    aquamam.save_model(model, target, figures_of, half=True)
     print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB")
+
+
+def in_turns(args: argparse.Namespace, model: Any, data: RenderedDataset) -> dict[str, Any]:
+    """The figures of several looks."""
+    evaluation = evaluate(turned(model, TURNS), data)
+    about = {"model": f"{args.name}, {TURNS} turns", "data": "fresh renders"}
+    write_report(args.run / "evaluation-turned", evaluation, data, about)
+    figures = evaluation.to_dict()
+    kept = {key: figures[key] for key in FIGURES if key in figures}
+    kept["standard_error"] = float(evaluation.columns["log_likelihood"].std()) / math.sqrt(len(data))
+    print(json.dumps(kept, indent=1), flush=True)
+    return kept
 
 
 if __name__ == "__main__":
