@@ -36,9 +36,6 @@ def run_showcase(args: argparse.Namespace) -> int:
             f"  ln p of the prediction {shown.answer.log_density:.2f} (knowing nothing -2.29, ceiling {shown.answer.ceiling:.2f})"
         )
         print(f"  picture {shown.picture}, page to explore {shown.page}\n")
-    print(
-        f"Each picture was looked at in {showcase.TURNS} turns (--turns of aquamam predict; one look is faster and less even)."
-    )
     print("Next: aquamam predict YOUR_IMAGE.png   or   aquamam demo --toy")
     return 0
 
