@@ -27,7 +27,7 @@ FIGURES = (
     "acc15", "acc30", "spread_deg", "pit_ks", "coverage50", "coverage90", "coverage95", "samples", "seed",
 )  # fmt: skip
 TURNS = 8
-IMAGES, TURNED = 6000, 200  # for the temperatures of one look and of several
+IMAGES, TURNED = 8000, 200  # for the temperatures of one look and of several
 GROUPS = 2  # sure and unsure views are calibrated apart
 
 

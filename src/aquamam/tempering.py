@@ -27,8 +27,8 @@ TOKENS = ("first", "second", "third")
 AIMS = ("likelihood", "coverage")
 PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # for the squared weights of a state
 NEAR = 1.5  # how far from the likeliest factors, as a ratio, the best covering ones are looked for
-DRAWS = 60  # samples an image, to see what regions cover
-JUDGED = 1200  # images at most, to see it
+DRAWS = 100  # samples an image, to see what regions cover
+JUDGED = 2000  # images at most, to see it
 
 
 class Token(NamedTuple):
