@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--aim", default="likelihood", help="of the temperatures: likelihood or coverage")
     parser.add_argument("--images", type=int, default=10_000, help="fresh renders to judge on")
-    parser.add_argument("--turned-images", type=int, default=2000, help="of these, to judge turns on; 0 leaves it out")
+    parser.add_argument("--turned-images", type=int, default=2000, help="of these, to judge turns on; 0 leaves turns out")
     args = parser.parse_args()
     model = aquamam.load(args.run / "best.safetensors")
 
@@ -52,7 +52,7 @@ def main() -> None:
             learn(model, alike=alike.to_dict())
     factors = temper(model, data, IMAGES, aim=args.aim, certainty=True)
     print("factors of the tokens:", {name: round(factor, 3) for name, factor in factors.items()}, flush=True)
-    for turns in (4, TURNS):
+    for turns in (4, TURNS) if args.turned_images else ():
         print(
             f"in {turns} turns:",
             temper_turned(model, renders("temper", TURNED), TURNED, turns=turns, aim="coverage"),
