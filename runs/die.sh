@@ -30,4 +30,4 @@ aquamam train die-small --from "$out/tempered-6.safetensors" "${data[@]}" --out 
   --set lr=0.0008 --set averaging=0.998 --set focus=0.3
 mkdir -p "$out/last"
 python runs/mean.py "$out/last/best.safetensors" "$out/tempered-6.safetensors" "$out/seventh/best.safetensors"
-python runs/finish.py die "$out/last" --aim coverage
+python runs/finish.py die "$out/last"

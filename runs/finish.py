@@ -13,13 +13,14 @@ from typing import Any
 import aquamam
 from aquamam.commands.evaluate import SEED
 from aquamam.datasets.rendered import RenderedDataset
+from aquamam.datasets.stream import one_pass
 from aquamam.distribution import learn
 from aquamam.evaluation import evaluate
 from aquamam.regions import calibrate
 from aquamam.render import RenderSettings
 from aquamam.report import write_report
 from aquamam.solids import solid
-from aquamam.tempering import temper
+from aquamam.tempering import temper, temper_coverage
 from aquamam.turns import temper_turned, turned
 
 FIGURES = (
@@ -27,7 +28,11 @@ FIGURES = (
     "acc15", "acc30", "spread_deg", "pit_ks", "coverage50", "coverage90", "coverage95", "samples", "seed",
 )  # fmt: skip
 TURNS = 8
-IMAGES, TURNED = 8000, 200  # for the temperatures of one look and of several
+IMAGES, COVER, TURNED = (
+    8000,
+    6000,
+    200,
+)  # for the likeliest temperatures, for those that cover, and for those of several looks
 GROUPS = 2  # sure and unsure views are calibrated apart
 
 
@@ -35,9 +40,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name")
     parser.add_argument("run", type=Path)
-    parser.add_argument("--aim", default="likelihood", help="of the temperatures: likelihood or coverage")
     parser.add_argument("--images", type=int, default=10_000, help="fresh renders to judge on")
-    parser.add_argument("--turned-images", type=int, default=2000, help="of these, to judge turns on; 0 leaves turns out")
+    parser.add_argument(
+        "--turned-images", type=int, default=2000, help="of these, to judge turns on; 0 leaves turns out"
+    )
     args = parser.parse_args()
     model = aquamam.load(args.run / "best.safetensors")
 
@@ -50,8 +56,10 @@ def main() -> None:
         alike = known.alike(data.recipe.settings)
         if alike is not None:
             learn(model, alike=alike.to_dict())
-    factors = temper(model, data, IMAGES, aim=args.aim, certainty=True)
+    factors = temper(model, data, IMAGES, certainty=True)
     print("factors of the tokens:", {name: round(factor, 3) for name, factor in factors.items()}, flush=True)
+    factors["all"] = temper_coverage(model, one_pass(renders("cover", COVER), 50))
+    print("and of all:", round(factors["all"], 3), flush=True)
     for turns in (4, TURNS) if args.turned_images else ():
         print(
             f"in {turns} turns:",
