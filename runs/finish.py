@@ -28,11 +28,8 @@ FIGURES = (
     "acc15", "acc30", "spread_deg", "pit_ks", "coverage50", "coverage90", "coverage95", "samples", "seed",
 )  # fmt: skip
 TURNS = 8
-IMAGES, COVER, TURNED = (
-    8000,
-    6000,
-    200,
-)  # for the likeliest temperatures, for those that cover, and for those of several looks
+# for the likeliest temperatures, for those that cover, and for those of several looks
+IMAGES, COVER, TURNED = 8000, 6000, 200
 GROUPS = 2  # sure and unsure views are calibrated apart
 
 
@@ -52,10 +49,8 @@ def main() -> None:
         return RenderedDataset(solid(args.name), settings, seed=SEED, split=split, length=length, lookalikes=True)
 
     data = renders("temper", IMAGES)
-    for known in data.lookalikes.values():
-        alike = known.alike(data.recipe.settings)
-        if alike is not None:
-            learn(model, alike=alike.to_dict())
+    if data.alike is not None:
+        learn(model, alike=data.alike.to_dict())
     factors = temper(model, data, IMAGES, certainty=True)
     print("factors of the tokens:", {name: round(factor, 3) for name, factor in factors.items()}, flush=True)
     factors["all"] = temper_coverage(model, one_pass(renders("cover", COVER), 50))

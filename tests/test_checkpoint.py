@@ -9,7 +9,7 @@ from test_model import TINY
 import aquamam
 from aquamam.checkpoint import load_tensors, save_tensors
 from aquamam.errors import InputError
-from aquamam.model import AQuaMaM
+from aquamam.model import AQuaMaM, ModelConfig
 
 
 @pytest.fixture
@@ -120,3 +120,9 @@ def test_importing_runs_no_code_from_the_file(tmp_path, capsys):
 def test_description_is_plain_json(model, tmp_path):
     aquamam.save_model(model, tmp_path / "folder")
     assert json.loads((tmp_path / "folder" / "config.json").read_text())["config"]["bins"] == 30
+
+
+def test_a_description_may_hold_any_name(tmp_path):
+    model = AQuaMaM(ModelConfig(bins=8, dim=16, heads=2, layers=1, hidden=16, image_size=16, patch_size=8))
+    file = aquamam.save_model(model, tmp_path / "model.safetensors", {"model": "mine", "self": 1})
+    assert aquamam.load(file).info["model"] == "mine"

@@ -30,6 +30,7 @@ CONFIGS = {
         stem=(4, 8),
         stem_blocks=(0, 1),
         sharpness=(1.3, 0.8, 1.2),
+        certainty=True,
     ),
     "patches": ModelConfig(**SMALL, layers=1, chart="hemisphere", density="paper", patch_size=8, channels=1),
     "category": ModelConfig(**SMALL, layers=2, chart="hemisphere", density="cells", embedding="category", tokens=5),
@@ -42,6 +43,8 @@ def make(name: str) -> AQuaMaM:
     with torch.no_grad():  # as trained: a fresh model's logits hardly depend on anything
         for weight in model.parameters():
             weight.mul_(2 if weight.ndim > 1 else 1)
+        if model.certainty is not None:
+            torch.nn.init.normal_(model.certainty.weight, std=0.3)
     return model
 
 

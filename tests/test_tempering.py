@@ -29,14 +29,19 @@ class Redrawn(KnownMixture):
         return self.drawn[i, None]
 
 
-@pytest.mark.parametrize("aim", ["likelihood", "coverage"])
-def test_factors_that_were_put_in_are_taken_out(aim):
-    """Labels drawn from the model itself: whatever its sharpness is changed to, tempering finds the way back."""
+def sure_model() -> AQuaMaM:
     torch.manual_seed(0)
     model = AQuaMaM(MODEL).eval()
     with torch.no_grad():
         for head in (model.head, model.first_head):
             head.weight.mul_(12)
+    return model
+
+
+@pytest.mark.parametrize("aim", ["likelihood", "coverage"])
+def test_factors_that_were_put_in_are_taken_out(aim):
+    """Labels drawn from the model itself: whatever its sharpness is changed to, tempering finds the way back."""
+    model = sure_model()
     data = Redrawn(model, length=1500)
     model.config = replace(model.config, sharpness=SHARP)
     temper(model, data, 1500, aim=aim)
@@ -75,11 +80,7 @@ def test_an_unsure_model_becomes_likelier_and_predicts_the_same():
 
 def test_certainty_depends_on_the_state():
     """A model that is too sure of half of its contexts and too unsure of the others: one number cannot mend it, a state's factor can."""
-    torch.manual_seed(0)
-    model = AQuaMaM(MODEL).eval()
-    with torch.no_grad():
-        for head in (model.head, model.first_head):
-            head.weight.mul_(12)
+    model = sure_model()
     data = Redrawn(model, length=3000)
     images, truth = data.batch(range(3000)).images, torch.from_numpy(data.drawn)
     with torch.no_grad():

@@ -211,7 +211,7 @@ def carry_knowledge(model: Any, inputs: Any, posterior: Any) -> None:
     posterior.alike = getattr(model, "alike", None)
 
 
-def learn(model: nn.Module, **info: Any) -> None:
+def learn(model: nn.Module, /, **info: Any) -> None:
     """Add to a model's description, of which its posteriors know the calibration, the symmetries and the lookalikes."""
     model.info = {**getattr(model, "info", {}), **info}  # type: ignore[assignment]
     model.symmetry, model.alike = told_symmetry(model.info), told_alike(model.info)  # type: ignore[assignment,arg-type]

@@ -284,10 +284,8 @@ class Fit:
         model = load(self.best)  # a few images: on the CPU wherever the rest is done
         assert isinstance(model, AQuaMaM)
         data = self.data("temper", max(20, self.config.held_out // 2))
-        for known in data.lookalikes.values():
-            alike = known.alike(data.recipe.settings)
-            if alike is not None:
-                learn(model, alike=alike.to_dict())
+        if data.alike is not None:
+            learn(model, alike=data.alike.to_dict())
         factors = temper(model, data)
         save_model(model, self.tempered)
         return factors

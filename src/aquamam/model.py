@@ -101,7 +101,7 @@ class AQuaMaM(nn.Module):
 
     kind = "aquamam"
     smooths_labels = True  # `loss` takes `smoothing`
-    output_layers = ("head", "first_head")  # may learn at a rate of their own
+    output_layers = ("head", "first_head", "certainty")  # may learn at a rate of their own
 
     def __init__(self, config: ModelConfig):
         super().__init__()

@@ -32,7 +32,9 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
 def usable(device: str) -> torch.device:
     """A device that this computer has."""
     try:
-        return torch.zeros((), device=device).device
+        number = torch.zeros((), device=device)
+        number.item()  # "meta" has none
+        return number.device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise InputError(f"--device must be one that this computer has, got {device!r} ({reason}).") from error

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64, UInt8
 
+from aquamam.alike import Alike
 from aquamam.datasets.base import Batch, RotationDataset, pad_rotations
 from aquamam.datasets.layout import plain_colour
 from aquamam.datasets.recipe import Recipe
@@ -91,6 +92,12 @@ class RenderedDataset(RotationDataset):
             for row, equivalents in zip(rows, known.equivalents(drawn[rows], self.recipe.settings)):
                 truths[row] = equivalents
         return truths
+
+    @property
+    def alike(self) -> Alike | None:
+        """What a posterior of the one object here must know to give rotations of one picture equal shares, if there is anything."""
+        known = list(self.lookalikes.values())
+        return known[0].alike(self.recipe.settings) if len(self.classes) == 1 and known else None
 
     def symmetry(self, label: str) -> SymmetryGroup | None:
         return self._symmetries[label]
