@@ -8,8 +8,10 @@ import tempfile
 from pathlib import Path
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from aquamam.checkpoint import import_original
+from aquamam.layers import normalise
 from aquamam.rotations import random_quat
 from benchmarks.measure import Figure, compare, share_of_limit
 from benchmarks.plain import PlainAQuaMaM
@@ -46,6 +48,13 @@ def rotation_flops(
 ) -> int:
     """Of two tokens a rotation against the shared prefix, heads included."""
     return rotations * (layers * layer_flops(2, patches + 2, dim, hidden) + 2 * 2 * dim * bins)
+
+
+def convolution_flops(model, image: torch.Tensor) -> int:
+    """Of a convolutional stem, counted while it runs."""
+    with FlopCounterMode(display=False) as counter:
+        model.embed(normalise(image))
+    return counter.get_total_flops()
 
 
 def likelihoods_and_samples(rounds: int, share: int) -> list[Figure]:
@@ -154,7 +163,19 @@ def toy_training(rounds: int) -> Figure:
         plain_step,
         at_least=20,
         rounds=rounds,
+        flops=toy_flops(fit),
     )
+
+
+def toy_flops(fit) -> int:
+    """Of our step, forward and backward: each prefix and each distinct token once, legal columns of the head alone."""
+    config, sentences = fit.model.config, fit.sentences
+    shape = {"dim": config.dim, "hidden": config.hidden, "layers": config.layers, "patches": config.tokens}
+    some = fit._weights(0).nonzero()[:, 0]
+    prefixes = sentences.pairs.categories
+    columns = prefixes * config.bins + int((config.bins - 2 * sentences._first_legal[some]).sum())
+    tokens = encoder_flops(prefixes, **shape, patch=0) + rotation_flops(len(some), **shape, bins=0)
+    return 3 * (tokens + 2 * config.dim * columns)
 
 
 def against_ipdf(rounds: int) -> list[Figure]:
@@ -177,13 +198,19 @@ def against_ipdf(rounds: int) -> list[Figure]:
         posterior = ours(image)
         return posterior.log_prob(q), posterior.mode
 
+    shape = {"dim": ours.config.dim, "hidden": ours.config.hidden, "layers": ours.config.layers, "patches": 16}
     with torch.inference_mode():
+        image_flops = convolution_flops(ours, image) + encoder_flops(1, **shape, patch=0)
+        first_tokens = ours.cells.first_tokens
+        image_flops += 2 * ours.config.dim * first_tokens
         return [
             compare(
                 "prediction and likelihood", ours_once, "IPDF on 2,359,296 rotations", lambda: ipdf_on(5), at_least=150, rounds=max(2, rounds // 2),
+                flops=image_flops + rotation_flops(2, **shape),
             ),
             compare(
                 "likelihood map on 294,912 rotations", lambda: ours(image).log_prob(grid), "IPDF on the same grid",
                 lambda: ipdf_on(4), at_least=1, rounds=max(2, rounds // 2),
+                flops=image_flops + rotation_flops(first_tokens + len(grid), **shape) // 2,  # each first token once, each rotation's second
             ),
         ]  # fmt: skip
