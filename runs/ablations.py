@@ -36,6 +36,7 @@ VARIANTS: dict[str, tuple[dict, dict]] = {
     "factors of the heads ten times as fast": ({}, {"scale_rate": 30.0}),
     "heads no faster than the rest": ({}, {"head_rate": 1.0}),
     "no running mean of the weights": ({}, {"averaging": 0.0}),
+    "cells by volume": ({"by_volume": True}, {}),
 }
 
 

@@ -217,6 +217,46 @@ def test_any_number_of_bins_works(bins, chart, density, seed):
         ).all()  # a cut only makes cells smaller
 
 
+@pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
+@pytest.mark.parametrize("bins", [15, 24, 500])
+def test_log_share_is_nearly_that_of_the_volume(chart, bins, generator):
+    """To a third where a twentieth or more of a cell is left, and never above 1; exactly 1 inside."""
+    cells = Cells.make(chart, bins, by_volume=True)
+    q = random_quat((300,), generator=generator, dtype=torch.float64)
+    prefix = cells.locate(cells.chart.split(q))[:, :2]
+    some = prefix[
+        ~cells.is_cut(torch.cat([prefix, torch.full((300, 1), bins // 2)], -1))
+    ]  # columns whose middle is whole
+    share = cells.log_share(some)
+    assert (share <= 0).all()
+    assert share.isfinite().all()
+    assert (share == share.flip(-1)).all()
+    row, third = cells.legal(some).nonzero(as_tuple=True)
+    cell = torch.cat([some[row], third[:, None]], -1)
+    exact = cells.log_volume(cell) - 3 * math.log(cells.width)
+    off = share[row, third] - exact
+    assert off[~cells.is_cut(cell)].abs().max() < 1e-4
+    much = cells.is_cut(cell) & (exact > math.log(0.05))
+    assert much.sum() > 50
+    assert off[much].abs().mean() < 0.3
+    thin = exact < math.log(0.01)
+    assert thin.any()
+    assert (share[row, third][thin] < math.log(0.2)).all()
+
+
+def test_restricted_logits_are_masked_and_count_volume_if_asked(generator):
+    prefix = torch.tensor([[3, 9], [7, 7]])
+    logits = torch.randn(2, 15, generator=generator)
+    plain, by_volume = (Cells.make("atlas", 15, by_volume=b) for b in (False, True))
+    legal = plain.legal(prefix)
+    assert torch.equal(plain.restrict(logits, prefix), logits.masked_fill(~legal, -torch.inf))
+    assert torch.equal(by_volume.restrict(logits, prefix).isfinite(), legal)
+    extra = by_volume.restrict(logits, prefix)[legal] - logits[legal]
+    assert torch.allclose(extra, by_volume.log_share(prefix)[legal], atol=1e-6)
+    with pytest.raises(InputError, match="needs density"):
+        Cells.make("atlas", 15, "paper", by_volume=True)
+
+
 def test_ceilings_are_those_of_the_field():
     assert Cells.make("hemisphere", 500).ceiling == pytest.approx(16.56, abs=0.01)
     assert Cells.make("hemisphere", 50257).ceiling == pytest.approx(30.40, abs=0.01)

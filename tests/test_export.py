@@ -31,6 +31,7 @@ CONFIGS = {
         stem_blocks=(0, 1),
         sharpness=(1.3, 0.8, 1.2),
         certainty=True,
+        by_volume=True,
     ),
     "patches": ModelConfig(**SMALL, layers=1, chart="hemisphere", density="paper", patch_size=8, channels=1),
     "category": ModelConfig(**SMALL, layers=2, chart="hemisphere", density="cells", embedding="category", tokens=5),

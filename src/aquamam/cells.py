@@ -23,6 +23,7 @@ from aquamam.errors import InputError
 
 # A float32 quaternion cannot tell smaller components from zero. Density vanishes (or diverges) only on a null set; this keeps it finite there.
 SMALLEST = 1e-8
+THINNEST = 1e-6  # share of a bin below which slivers count alike
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,19 @@ class Cells:
     chart: Chart
     bins: int
     density: str
+    by_volume: bool = (
+        False  # bins that the boundary cuts start with the share of their volume that is left, see `log_share`
+    )
 
     @classmethod
-    def make(cls, chart: str = "atlas", bins: int = 500, density: str = "cells") -> "Cells":
+    def make(cls, chart: str = "atlas", bins: int = 500, density: str = "cells", *, by_volume: bool = False) -> "Cells":
         if bins < 1:
             raise InputError(f"bins must be a positive whole number, got {bins}.")
         if density not in ("cells", "paper"):
             raise InputError(f"density must be 'cells' or 'paper', got {density!r}.")
-        return cls(get_chart(chart), bins, density)
+        if by_volume and density != "cells":
+            raise InputError(f"by_volume needs density 'cells', got {density!r}.")
+        return cls(get_chart(chart), bins, density, by_volume)
 
     @property
     def width(self) -> float:
@@ -98,6 +104,40 @@ class Cells:
         """Which bins may not: those whose centre is farther from zero than that of the first legal one. One comparison a bin."""
         farthest = self.bins - 1 - 2 * self.first_legal(prefix)
         return self._distances.to(prefix.device) > farthest[..., None]
+
+    def restrict(
+        self, logits: Float[Tensor, "*batch bins"], prefix: Int[Tensor, "*batch c"]
+    ) -> Float[Tensor, "*batch bins"]:
+        """Logits of the next bin given the bins so far: -inf where illegal, less where cut if cells count by volume."""
+        logits = logits.masked_fill(self.illegal(prefix), -torch.inf)
+        return logits + self.log_share(prefix) if self.by_volume else logits
+
+    def log_share(self, prefix: Int[Tensor, "*batch c"]) -> Float[Tensor, "*batch bins"]:
+        r"""About the log of the share of each next bin that the boundary leaves, at least `THINNEST`; 0 inside.
+
+        A network that gives all bins alike would fill slivers to absurd densities, and it must learn where they are from few examples.
+        With this added to its logits, it gives them as much as their volume is worth. Any function of the bins would do, as the density
+        divides by exact volumes: here the room left by the earlier bins, which falls from their inner to their outer corner, is taken
+        as even between these two.
+        """
+        unit = self.chart.half_width / self.bins
+        most, least = (
+            self.chart.room(edge(prefix).double() * unit).float()[..., None] for edge in (self.inner, self.outer)
+        )
+        low, high = self._edges.to(prefix.device)
+        spread = (most - least).clamp_min(1e-9)
+
+        def beyond(edge: Tensor) -> Tensor:
+            """What is left beyond an edge, on average over the rooms."""
+            return (most - edge).clamp(min=0).minimum(spread).square() / (2 * spread) + (least - edge).clamp(min=0)
+
+        return ((beyond(low) - beyond(high)) / (high - low)).clamp(THINNEST, 1).log()
+
+    @cached_property
+    def _edges(self) -> Float[Tensor, "2 bins"]:
+        """Distances of the bins' inner and outer edges from zero."""
+        bins = torch.arange(self.bins)
+        return torch.stack([self.inner(bins), self.outer(bins)]).float() * (self.chart.half_width / self.bins)
 
     @cached_property
     def _distances(self) -> Int[Tensor, "bins"]:

@@ -36,6 +36,7 @@ class ModelConfig(Config):
     bins: int = 500  # N in the paper
     chart: str = "atlas"
     density: str = "cells"
+    by_volume: bool = False  # the network starts from the volumes of cells, see `Cells.log_share`
     dim: int = 512  # d_model
     heads: int = 8
     layers: int = 6
@@ -61,7 +62,7 @@ class ModelConfig(Config):
             raise InputError(f"stem and stem_blocks must be equally long, got {self.stem} and {self.stem_blocks}.")
         if self.stem_norm not in NORMS:
             raise InputError(f"stem_norm must be {' or '.join(NORMS)}, got {self.stem_norm!r}.")
-        Cells.make(self.chart, self.bins, self.density)
+        _ = self.cells  # checks what they need
         if self.heads < 1 or self.dim % self.heads or self.dim % 4:
             nearest = (
                 max(1, round(self.dim / math.lcm(self.heads, 4))) * math.lcm(self.heads, 4)
@@ -93,7 +94,7 @@ class ModelConfig(Config):
 
     @property
     def cells(self) -> Cells:
-        return Cells.make(self.chart, self.bins, self.density)
+        return Cells.make(self.chart, self.bins, self.density, by_volume=self.by_volume)
 
 
 class AQuaMaM(nn.Module):

@@ -131,9 +131,7 @@ class QuaternionSentences(RotationDistribution):
         ):
             first = (token % self.cells.bins)[..., None]
             logits, states = self.conditionals.rest(token // self.cells.bins, self.cells.centre(first).float())
-            log_p.append(
-                logits[:, 0, 0].float().masked_fill(self.cells.illegal(first[:, 0]), -torch.inf).log_softmax(-1)
-            )
+            log_p.append(self.cells.restrict(logits[:, 0, 0].float(), first[:, 0]).log_softmax(-1))
             past.append(states)
         return FirstTokens(torch.cat(log_p), tuple(torch.cat(state) for state in zip(*past)))
 
@@ -149,7 +147,7 @@ class QuaternionSentences(RotationDistribution):
             second = self._first_tokens.log_prob[token, cell[..., 1]]
             past = tuple(state[token[:, 0]] for state in self._first_tokens.past)
             logits, _ = self.conditionals.rest(point.chart, self.cells.centre(cell[..., 1:2]).float(), past)
-            logits = logits[..., 0, :].float().masked_fill(self.cells.illegal(cell[..., :2]), -torch.inf)
+            logits = self.cells.restrict(logits[..., 0, :].float(), cell[..., :2])
             return log_p + second + logits.gather(-1, cell[..., 2:]).squeeze(-1) - logits.logsumexp(-1)
         if self._same_for_same_bins and not torch.is_grad_enabled():
             pairs = Passes.of(token * self.cells.bins + cell[..., 1])
@@ -171,7 +169,7 @@ class QuaternionSentences(RotationDistribution):
                 past = tuple(passes.pick(firsts.spread(state)) for state in past)
             bins = passes.pick(cell[..., : step + 1])
             logits, past = self.conditionals.rest(passes.pick(chart), self.cells.centre(bins[..., -1:]).float(), past)
-            log_p = logits[..., 0, :].float().masked_fill(self.cells.illegal(bins), -torch.inf).log_softmax(-1)
+            log_p = self.cells.restrict(logits[..., 0, :].float(), bins).log_softmax(-1)
             rows = torch.arange(chart.shape[1], device=chart.device)
             total = total + log_p[passes.place, rows, cell[..., step + 1]]
         return total
@@ -187,8 +185,8 @@ class QuaternionSentences(RotationDistribution):
         """Logits of the second and third token, -inf where illegal."""
         seen = self.cells.seen(point.u[..., :2], cell[..., :2]).float()
         logits, _ = self.conditionals.rest(point.chart, seen)
-        illegal = torch.stack([self.cells.illegal(cell[..., :1]), self.cells.illegal(cell[..., :2])], -2)
-        return logits.float().masked_fill(illegal, -torch.inf)
+        steps = [self.cells.restrict(logits[..., c - 1, :].float(), cell[..., :c]) for c in (1, 2)]
+        return torch.stack(steps, -2)
 
     def smoothed_log_prob(self, value: Float[Tensor, "*shape 4"], sigma: float) -> Float[Tensor, "*shape"]:
         """`log_prob` with each token's label smeared over the legal bins of its axis by a Gaussian of `sigma` bins: a training target
@@ -237,7 +235,7 @@ class QuaternionSentences(RotationDistribution):
         while cell.shape[-1] < 3:
             where, bins = (chart, cell) if passes is None else (passes.pick(chart), passes.pick(cell))
             logits, past = self.conditionals.rest(where, self._shown(bins[..., -1], generator)[..., None], past)
-            log_p = logits[..., 0, :].float().masked_fill(cells.illegal(bins), -torch.inf).log_softmax(-1)
+            log_p = cells.restrict(logits[..., 0, :].float(), bins).log_softmax(-1)
             parent, token = choose(total, log_p, passes)
             more = cell.shape[-1] < 2
             if passes is not None:

@@ -34,9 +34,13 @@ DRAWS = 100  # samples an image, to see what regions cover
 class Token(NamedTuple):
     """Logits of one of the three tokens on held-out images, given the true tokens before it, and what came."""
 
-    logits: Float[Tensor, "n bins"]  # far below where illegal
+    logits: Float[Tensor, "n bins"]  # what a factor scales
+    offset: Float[Tensor, "n bins"]  # what is added afterwards: where bins are illegal, far below any logit
     labels: Int64[Tensor, "n"]
     states: Float[Tensor, "n dim"]  # which the logits come from
+
+    def scaled(self, factor: float | Tensor) -> Float[Tensor, "n bins"]:
+        return self.logits * factor + self.offset
 
     def part(self, rows: slice) -> "Token":
         return Token(*(field[rows] for field in self))
@@ -82,10 +86,14 @@ def held_out_tokens(model: AQuaMaM, dataset: RotationDataset, limit: int) -> lis
             seen = cells.seen(point.u[:, :2], cell[:, :2]).float()
             states, _ = prefix.states(point.chart[None], seen[None])
             logits = model.sharpened(model.head(states), states, 1)
-            legal = torch.stack([cells.legal(cell[:, :1]), cells.legal(cell[:, :2])], 1)
-            rest = logits[0].masked_fill(~legal, -1e30)
-            first = Token(prefix.first(), point.chart * cells.bins + cell[:, 0], model.norm(prefix.start))
-            parts.append([first, *(Token(rest[:, i], cell[:, i + 1], states[0, :, i]) for i in (0, 1))])
+            label = point.chart * cells.bins + cell[:, 0]
+            first = prefix.first()
+            tokens = [Token(first, torch.zeros_like(first), label, model.norm(prefix.start))]
+            for c in (1, 2):
+                own = logits[0, :, c - 1]
+                offset = cells.restrict(torch.zeros_like(own), cell[:, :c]).clamp_min(-1e30)
+                tokens.append(Token(own, offset, cell[:, c], states[0, :, c - 1]))
+            parts.append(tokens)
     return [Token(*(torch.cat(field) for field in zip(*token))) for token in zip(*parts)]
 
 
@@ -117,8 +125,8 @@ def _fitted(token: Token, penalty: float) -> tuple[Float[Tensor, "dim"], Float[T
 
     def cost() -> Tensor:
         optimizer.zero_grad()
-        factor = torch.exp(token.states @ weight + bias)
-        loss = F.cross_entropy(token.logits * factor[:, None], token.labels) + penalty * weight.square().sum()
+        factor = torch.exp(token.states @ weight + bias)[:, None]
+        loss = F.cross_entropy(token.scaled(factor), token.labels) + penalty * weight.square().sum()
         loss.backward()
         return loss
 
@@ -128,7 +136,7 @@ def _fitted(token: Token, penalty: float) -> tuple[Float[Tensor, "dim"], Float[T
 
 
 def _surprise(token: Token, factor: float | Tensor) -> float:
-    return float(F.cross_entropy(token.logits * factor, token.labels))
+    return float(F.cross_entropy(token.scaled(factor), token.labels))
 
 
 def temper_coverage(model: AQuaMaM, batches: Iterable[Batch]) -> float:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from aquamam.cells import Cells
+from aquamam.errors import InputError
 from aquamam.model import AQuaMaM
 from aquamam.rotations import as_unit_quat
 
@@ -60,6 +61,8 @@ class Sentences:
     """The token sequences of pairs under a model's cells, and their log-probabilities."""
 
     def __init__(self, pairs: Pairs, cells: Cells):
+        if cells.by_volume:
+            raise InputError("pairs are read by networks that know legal bins alone; set by_volume=false.")
         self.pairs, self.cells = pairs, cells
         self.point = cells.chart.split(pairs.q)
         self.cell = cells.locate(self.point)

@@ -93,8 +93,7 @@ def conditionals(posterior: QuaternionSentences, q: Any) -> tuple[Float64[np.nda
         logits, _ = posterior.conditionals.rest(point.chart, seen)
         rows = [chart.softmax(-1)]
         for step in (0, 1):
-            legal = cells.legal(cell[..., : step + 1])
-            rows.append(logits[..., step, :].double().masked_fill(~legal, -torch.inf).softmax(-1)[0, 0])
+            rows.append(cells.restrict(logits[..., step, :].double(), cell[..., : step + 1]).softmax(-1)[0, 0])
     return torch.stack(rows).cpu().numpy(), float(chart.exp().sum())
 
 
