@@ -1,4 +1,4 @@
-"""From a training run to a bundled model: python runs/finish.py NAME RUN [--images 10000]
+"""From a training run to a bundled model: python runs/finish.py NAME RUN [--solids tet,cube] [--images 10000]
 
 Temperatures, pose sets and figures each come from renders of their own, with a seed that no training used. The weights are
 stored in 16 bits; the figures, of one look and of eight turns, go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
@@ -6,7 +6,6 @@ stored in 16 bits; the figures, of one look and of eight turns, go into the chec
 
 import argparse
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +36,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name")
     parser.add_argument("run", type=Path)
+    parser.add_argument("--solids", help="what it was trained on, with commas (default: NAME)")
     parser.add_argument("--images", type=int, default=10_000, help="fresh renders to judge on")
     parser.add_argument(
         "--turned-images", type=int, default=2000, help="of these, to judge turns on; 0 leaves turns out"
     )
     args = parser.parse_args()
     model = aquamam.load(args.run / "best.safetensors")
+    solids = [solid(name) for name in (args.solids or args.name).split(",")]
 
     def renders(split: str, length: int) -> RenderedDataset:
         settings = RenderSettings(size=model.config.image_size)
-        return RenderedDataset(solid(args.name), settings, seed=SEED, split=split, length=length, lookalikes=True)
+        return RenderedDataset(solids, settings, seed=SEED, split=split, length=length, lookalikes=True)
 
     data = renders("temper", IMAGES)
     if data.alike is not None:
@@ -66,30 +67,28 @@ def main() -> None:
     model = aquamam.load(half)
     calibration = calibrate(model, renders("calibrate", 2000), groups=GROUPS, quiet=False)
     print("share of the posterior in the 50, 90 and 95 % sets:", calibration["levels"], flush=True)
-    data = renders("test", args.images)
-    evaluation = evaluate(model, data)
-    write_report(args.run / "evaluation", evaluation, data, {"model": args.name, "data": "fresh renders"})
-    figures = evaluation.to_dict()
-    kept = {key: figures[key] for key in FIGURES if key in figures}
-    kept["standard_error"] = float(evaluation.columns["log_likelihood"].std()) / math.sqrt(args.images)
-    kept["strategies"] = figures["strategies"]
-    print(json.dumps(kept, indent=1), flush=True)
-    figures_of: dict[str, Any] = {"evaluation": kept, "temperatures": factors}
+    told: dict[str, Any] = {"temperatures": factors}
+    told["evaluation"] = judged(args.name, model, renders("test", args.images), args.run / "evaluation")
     if args.turned_images:
-        figures_of["evaluation_turned"] = in_turns(args, model, renders("test", args.turned_images))
+        name, data = f"{args.name}, {TURNS} turns", renders("test", args.turned_images)
+        told["evaluation_turned"] = judged(name, turned(model, TURNS), data, args.run / "evaluation-turned")
     target = Path(aquamam.__file__).parent / "models" / f"{args.name}.safetensors"
-    aquamam.save_model(model, target, figures_of, half=True)
+    aquamam.save_model(model, target, told, half=True)
     print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB")
 
 
-def in_turns(args: argparse.Namespace, model: Any, data: RenderedDataset) -> dict[str, Any]:
-    """The figures of several looks."""
-    evaluation = evaluate(turned(model, TURNS), data)
-    about = {"model": f"{args.name}, {TURNS} turns", "data": "fresh renders"}
-    write_report(args.run / "evaluation-turned", evaluation, data, about)
+def judged(name: str, model: Any, data: RenderedDataset, report: Path) -> dict[str, Any]:
+    """The figures that a checkpoint keeps; all of them go into a report."""
+    evaluation = evaluate(model, data)
+    write_report(report, evaluation, data, {"model": name, "data": "fresh renders"})
     figures = evaluation.to_dict()
     kept = {key: figures[key] for key in FIGURES if key in figures}
-    kept["standard_error"] = float(evaluation.columns["log_likelihood"].std()) / math.sqrt(len(data))
+    kept |= {"standard_error": figures["log_likelihood_se"], "strategies": figures["strategies"]}
+    if len(evaluation.classes) > 1:
+        kept["classes"] = {
+            label: {key: of_class[key] for key in FIGURES if key in of_class}
+            for label, of_class in figures["classes"].items()
+        }
     print(json.dumps(kept, indent=1), flush=True)
     return kept
 

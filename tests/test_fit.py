@@ -167,6 +167,12 @@ def test_photographs_fine_tune_a_fitted_folder(fitted, tmp_path, capsys):
     tuned = aquamam.load(tmp_path / "tuned")
     assert tuned.config == aquamam.load(out).config
     assert "calibration" not in tuned.info  # the old scores say nothing about the new weights
+    changed = [*arguments[:-1], str(tmp_path / "other"), "--steps", "2", "--set", "batch_size=4", "--quiet"]
+    assert main([*changed, "--set", "dim=64"]) == 2
+    assert "drop --set dim" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+    assert main([*changed, "--set", "by_volume=true"]) == 0  # no weight depends on it
+    assert aquamam.load(tmp_path / "other").cells.by_volume
 
 
 def test_a_folder_belongs_to_one_part(fitted, tmp_path, capsys):

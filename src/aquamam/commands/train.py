@@ -54,6 +54,10 @@ def parse_time(text: str) -> float:
     return seconds
 
 
+# fields of a model that may change when its training goes on
+CHANGEABLE = ("by_volume", "dropout", "sharpness")
+
+
 def overrides(settings: list[str]) -> dict[str, Any]:
     """FIELD=VALUE pairs, values as JSON where they parse as JSON."""
     import json
@@ -104,7 +108,9 @@ def run(args: argparse.Namespace) -> int:
     chosen = preset(args.preset)
     values = overrides(args.set)
     variation = VARIATIONS[args.vary]
-    known = [chosen.model, chosen.train, *([variation] if args.vary != "none" else [])]
+    start = load(args.start) if args.start else None
+    model_base: Any = chosen.model if start is None else start.config
+    known = [model_base, chosen.train, *([variation] if args.vary != "none" else [])]
     unknown = [n for n in values if not any(n in config.__dataclass_fields__ for config in known)]
     if unknown:
         hint = f"see aquamam info {args.preset}"
@@ -116,8 +122,14 @@ def run(args: argparse.Namespace) -> int:
             values[name] = getattr(args, name)
     if args.time_budget:
         values["time_budget"] = parse_time(args.time_budget)
-    start = load(args.start) if args.start else None
-    model_config: Any = start.config if start is not None else apply(chosen.model, values)
+    model_config = apply(model_base, values)
+    if start is not None:
+        for name in values:
+            fixed = name in model_base.__dataclass_fields__ and name not in CHANGEABLE
+            if fixed and getattr(model_config, name) != getattr(model_base, name):
+                raise InputError(
+                    f"--from keeps the model as it is, with {name}={getattr(model_base, name)!r}; drop --set {name}, or train afresh without --from."
+                )
     train_config = apply(chosen.train, values)
     with process_group(args.device) as device:
         train, valid = open_data(args.data, model_config.image_size, train_config, apply(variation, values))
