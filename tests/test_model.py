@@ -27,6 +27,7 @@ TINY = {
         stem=(8, 8),
         stem_blocks=(0, 1),
         sharpness=(1.3, 0.8, 1.2),
+        by_volume=True,
     ),
     "patches": ModelConfig(
         bins=31, dim=24, heads=2, layers=3, hidden=32, image_size=16, patch_size=8, chart="hemisphere", density="paper"
@@ -155,6 +156,23 @@ def test_outside_of_autograd_the_same_comes_out(model, floats, fused, monkeypatc
             assert torch.allclose(mine.keys, theirs.keys, atol=1e-5)
             assert torch.allclose(mine.values, theirs.values, atol=1e-5)
     assert torch.equal(x, kept)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_one_token_of_one_rotation_equals_the_general_case(model, batch, generator):
+    """Greedy decoding has operations of its own outside of autograd."""
+    images = inputs(model, batch)
+    chart = torch.arange(batch)[None] % model.cells.chart.count
+    seen = torch.rand((2, 1, batch, 1), generator=generator) - 0.5
+    found = []
+    for recorded in (True, False):
+        with torch.set_grad_enabled(recorded):
+            prefix = model.encode(images)
+            first, past = prefix.rest(chart, seen[0])
+            second, past = prefix.rest(chart, seen[1], past)
+            found.append([first, second, *past])
+    for general, alone in zip(*found):
+        assert torch.allclose(general, alone, atol=1e-5)
 
 
 def test_log_prob_is_differentiable_in_every_weight(model, generator):

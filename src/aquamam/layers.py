@@ -31,7 +31,10 @@ def _linear_gelu(x: Float[Tensor, "rows before"], linear: nn.Linear) -> Float[Te
     """gelu(linear(x)) outside of autograd: in one pass where oneDNN is there and the rows are worth its set-up, else in place."""
     if FUSED_GELU is not None and len(x) >= 32 and torch.backends.mkldnn.enabled:  # type: ignore[attr-defined]
         return FUSED_GELU(x, linear.weight, linear.bias, "gelu", [], "none")
-    return torch.ops.aten.gelu_(linear(x))
+    y = linear(x)
+    if len(x) >= 32:
+        return torch.ops.aten.gelu_(y)
+    return torch.erf(y * math.sqrt(0.5)).add_(1).mul_(y).mul_(0.5)  # oneDNN's takes ten times as long to set up
 
 
 # what torch.compile itself calls on CPUs; builds without oneDNN lack it
@@ -115,6 +118,8 @@ class Block(nn.Module):
     ) -> tuple[Float[Tensor, "batch rotations steps dim"], Float[Tensor, "batch rotations total twodim"]]:
         """Rotation tokens: one softmax over the shared prefix and the rotation's own tokens so far, the prefix never copied."""
         steps, dim = x.shape[-2:]
+        if steps == x.shape[1] == 1 and self._unrecorded(x):
+            return self._extend_one(x, prefix, past)
         query, own = self.qkv(self.norm1(x)).split([dim, 2 * dim], -1)
         if past is not None:
             own = torch.cat([past, own], 2)
@@ -141,6 +146,20 @@ class Block(nn.Module):
         for t in range(total):
             attended = torch.addcmul(attended, mine[..., t, :], own_value[:, :, t : t + 1])
         return self._finish(x, attended.flatten(-2)), own
+
+    def _extend_one(self, x: Tensor, prefix: KeysValues, past: Tensor | None) -> tuple[Tensor, Tensor]:
+        """`extend` for one token of one rotation an image, where the number of operations is what takes time."""
+        batch, dim = len(x), x.shape[-1]
+        query, own = self.qkv(self.norm1(x)).split([dim, 2 * dim], -1)
+        if past is not None:
+            own = torch.cat([past, own], 2)
+        total = own.shape[2]
+        query = query.reshape(batch, self.heads, 1, -1)
+        own_key, own_value = own.reshape(batch, total, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = torch.cat([query @ prefix.keys.transpose(-1, -2), query @ own_key.transpose(-1, -2)], -1)
+        weights = scores.mul_(1 / math.sqrt(dim // self.heads)).softmax(-1)
+        attended = (weights[..., :-total] @ prefix.values).add_(weights[..., -total:] @ own_value)
+        return self._finish(x, attended.reshape(x.shape)), own
 
 
 class ScaledLinear(nn.Linear):
