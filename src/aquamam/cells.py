@@ -124,20 +124,21 @@ class Cells:
         most, least = (
             self.chart.room(edge(prefix).double() * unit).float()[..., None] for edge in (self.inner, self.outer)
         )
-        low, high = self._edges.to(prefix.device)
+        edges = self._upper_edges.to(prefix.device)
         spread = (most - least).clamp_min(1e-9)
-
-        def beyond(edge: Tensor) -> Tensor:
-            """What is left beyond an edge, on average over the rooms."""
-            return (most - edge).clamp(min=0).minimum(spread).square() / (2 * spread) + (least - edge).clamp(min=0)
-
-        return ((beyond(low) - beyond(high)) / (high - low)).clamp(THINNEST, 1).log()
+        # what is left beyond each edge, on average over the rooms
+        left = (
+            (most - edges).clamp(min=0).minimum(spread).square_().div_(2 * spread).add_((least - edges).clamp_(min=0))
+        )
+        share = left[..., :-1].sub(left[..., 1:]).div_(edges.diff()).clamp_(THINNEST, 1).log_()
+        return torch.cat([share[..., self.bins % 2 :].flip(-1), share], -1)  # the lower half mirrors the upper one
 
     @cached_property
-    def _edges(self) -> Float[Tensor, "2 bins"]:
-        """Distances of the bins' inner and outer edges from zero."""
-        bins = torch.arange(self.bins)
-        return torch.stack([self.inner(bins), self.outer(bins)]).float() * (self.chart.half_width / self.bins)
+    def _upper_edges(self) -> Float[Tensor, "edges"]:
+        """Edges of the bins from zero up; for odd N the first bin is the half that lies there."""
+        bins = torch.arange(self.bins // 2, self.bins)
+        edges = torch.cat([self.inner(bins[:1]), self.outer(bins)])
+        return edges.float() * (self.chart.half_width / self.bins)
 
     @cached_property
     def _distances(self) -> Int[Tensor, "bins"]:
