@@ -1,0 +1,58 @@
+"""The eight solids of the bundled symsol and their posteriors: python runs/symsol_figure.py OUT.png [CHECKPOINT]"""
+
+import math
+import sys
+from typing import Any
+
+import torch
+from matplotlib.colors import LinearSegmentedColormap
+from PIL import Image
+
+import aquamam
+from aquamam.plotting.mollweide import TILT_COLOURS, directions
+from aquamam.plotting.style import get_theme, new_figure, save
+from aquamam.render import RenderSettings, render
+from aquamam.rotations import rotvec_to_quat
+from aquamam.solids import solid
+
+VIEWS = {
+    "tet": (0.4, 0.3, 0.2), "cube": (0.5, 0.6, 0.2), "icosa": (0.3, -0.4, 0.1), "cone": (-0.9, 0.0, 0.4),
+    "cyl": (0.9, 0.0, 0.5), "tetX": (0.2, -0.6, 0.3), "cylO": (0.7, 0.2, -0.4), "sphereX": (0.2, 0.3, 0.4),
+}  # fmt: skip
+ROUND = ("cone", "cyl")  # their x axis goes round
+SAMPLES = 600
+
+
+def main(out: str, checkpoint: str = "symsol") -> None:
+    model = aquamam.load(checkpoint)
+    colours, wheel = get_theme("light"), LinearSegmentedColormap.from_list("tilt", TILT_COLOURS["light"])
+    figure = new_figure(colours, 12.8, 5.2)
+    for k, (name, view) in enumerate(VIEWS.items()):
+        truth = rotvec_to_quat(torch.tensor(view, dtype=torch.float64))
+        image = render(solid(name).mesh, truth.numpy(), RenderSettings(size=224))
+        with torch.inference_mode():
+            posterior = model(Image.fromarray(image))
+            drawn = posterior.sample((SAMPLES,), generator=torch.Generator().manual_seed(0))[:, 0].double()
+        left, bottom = (k % 4) / 4, 0.5 - k // 4 * 0.5
+        picture = figure.add_axes((left + 0.004, bottom + 0.32, 0.075, 0.17))
+        picture.imshow(image)
+        picture.set_axis_off()
+        figure.text(left + 0.08, bottom + 0.46, name, color=colours.ink, fontsize=12, weight="bold", va="top")
+        axes: Any = figure.add_axes((left + 0.012, bottom + 0.02, 0.226, 0.36), projection="mollweide")
+        axes.set_facecolor(colours.paper)
+        axes.grid(color=colours.muted, lw=0.5, alpha=0.3)
+        axes.set(xticklabels=[], yticklabels=[])
+        axes.spines["geo"].set_color(colours.muted)
+        for q, style in (
+            (solid(name).symmetry.equivalents(truth), {"s": 60, "facecolors": "none", "lw": 0.8, "zorder": 2}),
+            (drawn, {"s": 5, "alpha": 0.7, "zorder": 3}),
+        ):
+            longitude, latitude, tilt = directions(q.numpy(), "x" if name in ROUND else "z")
+            rgba = wheel(tilt / (2 * math.pi) % 1)
+            paint = {"edgecolors": rgba} if "facecolors" in style else {"c": rgba, "linewidths": 0}
+            axes.scatter(longitude, latitude, **style, **paint)
+    save(figure, out)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
