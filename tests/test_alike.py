@@ -10,6 +10,7 @@ from aquamam.errors import InputError
 from aquamam.lookalikes import Lookalikes
 from aquamam.render import RenderSettings
 from aquamam.rotations import canonical, geodesic_angle, multiply, random_quat, rotvec_to_quat
+from aquamam.serving.answering import draw
 from aquamam.solids import solid
 
 SETTINGS = RenderSettings()
@@ -53,6 +54,27 @@ def test_classes_are_those_of_the_labels(die):
     known = Lookalikes.of(solid("die").mesh, shape=solid("die").shape)
     assert known is not None
     assert (die.members(q).sum(-1).numpy() == [len(c) for c in known.equivalents(q.numpy(), SETTINGS)]).all()
+
+
+def test_the_best_cells_have_the_probability_of_the_density(die):
+    """Of one picture that fits four rotations, and of one that fits one: what `topk` and the service's draws tell is `log_prob`."""
+    posterior = table_posterior(Cells.make("atlas", 12, "cells"), batch=2, scale=4.0)
+    own = posterior.topk(30)
+    posterior.alike = die
+    cells, best = posterior.cells, posterior.topk(30)
+    point = cells.chart.split(best.quaternions.double())
+    told = posterior.log_prob(best.quaternions) - cells.log_factor(point, cells.locate(point))
+    assert torch.allclose(best.log_probs.double(), told.double(), atol=1e-4)
+    assert not torch.allclose(best.log_probs, own.log_probs, atol=1e-4)
+    code = torch.cat([point.chart[..., None], cells.locate(point)], -1)
+    for image in range(2):
+        assert len(code[:, image].unique(dim=0)) == 30
+    drawn, log_p = draw(posterior._some(slice(0, 1)), 50, torch.Generator().manual_seed(0))
+    one = posterior._some(slice(0, 1))
+    assert torch.allclose(one.log_prob(drawn[:, None])[:, 0].double(), log_p.double(), atol=1e-3)
+    one.alike = die
+    drawn, log_p = draw(one, 50, torch.Generator().manual_seed(0))
+    assert torch.allclose(one.log_prob(drawn[:, None])[:, 0].double(), log_p.double(), atol=1e-3)
 
 
 def test_no_probability_is_lost_and_shares_are_equal(die):

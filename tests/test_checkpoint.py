@@ -71,6 +71,14 @@ def damaged(tmp_path, model, how):
         save_tensors(path, tensors, description)
     elif how == "unknown kind":
         save_tensors(path, tensors, {**description, "kind": "oracle"})
+    elif how == "no info":
+        save_tensors(path, tensors, {**description, "info": None})
+    elif how == "no config":
+        save_tensors(path, tensors, {**description, "config": None})
+    elif how == "a word for a number":
+        save_tensors(path, tensors, {**description, "config": {**description["config"], "bins": "many"}})
+    elif how == "not a number":
+        save_tensors(path, {**tensors, "start": tensors["start"] * torch.nan}, description)
     elif how == "no model":
         save_tensors(path, tensors, {})
     return path
@@ -85,6 +93,10 @@ def damaged(tmp_path, model, how):
         ("another size", "does not fit"),
         ("unknown field", "no field colour"),
         ("unknown kind", "kind"),
+        ("no info", "dictionaries"),
+        ("no config", "dictionaries"),
+        ("a word for a number", "describes no model"),
+        ("not a number", "not finite"),
         ("no model", "holds no model"),
     ],
 )

@@ -61,6 +61,19 @@ def test_info_tells_parameters_bins_and_ceiling(preset, parameters, bins, ceilin
         (["train", "die-small", "--data", "render:die", "--time-budget", "soon"], "45m"),
         (["train", "die-small", "--data", "render:", "--steps", "1"], "render:die"),
         (["train", "die-small", "--data", "render:die", "--steps", "0"], "at least 1"),
+        (["train", "die-small", "--data", "render:die", "--time-budget", ""], "45m"),
+        (["train", "die-small", "--data", "render:die", "--time-budget", "1s", "--steps", "2"], "not both"),
+        (["train", "die-small", "--data", "render:die", "--steps", "2", "--set", "steps=3"], "drop one"),
+        (["train", "die-small", "--data", "render:die", "--steps", "1", "--device", "abacus"], "--device must be"),
+        (["train", "die-small", "--data", "render:die", "--set", "seed=-1"], "seed must lie"),
+        (["evaluate", "die", "--count", "3", "--device", "abacus"], "--device must be"),
+        (["fit", "tet", "--device", "abacus"], "--device must be"),
+        (["render", "die", "--preview", "p.png", "--diffuse", "nan"], "diffuse must be"),
+        (["render", "die", "--preview", "p.png", "--scale", "3"], "for mesh files"),
+        (["symmetries", "tet", "--map", "m.xyz"], "--map must end"),
+        (["symmetries", "tet", "--views", "5"], "needs --map"),
+        (["plot", "x.png", "--kind", "marginals", "--samples", "7", "-o", "a.png"], "--samples does nothing"),
+        (["plot", "x.png", "-o", "a.html", "--theme", "dark"], "--theme does nothing"),
     ],
 )
 def test_errors_are_one_sentence_and_exit_2(arguments, sentence, capsys):
@@ -81,6 +94,8 @@ def test_errors_are_one_sentence_and_exit_2(arguments, sentence, capsys):
         (["predict", "x.png", "--strategy", "luck"], "invalid choice: 'luck'"),
         (["reproduce", "toy", "--steps", "many"], "invalid int value: 'many'"),
         (["data", "inspect"], "required: PATH"),
+        (["predict", "x.png", "--seed", "-1"], "a seed is a whole number"),
+        (["reproduce", "hemisphere", "--seed", "99999999999999999999"], "a seed is a whole number"),
     ],
 )
 def test_arguments_that_do_not_fit_are_told_in_one_sentence(arguments, sentence, capsys):

@@ -167,6 +167,7 @@ def test_photographs_fine_tune_a_fitted_folder(fitted, tmp_path, capsys):
     tuned = aquamam.load(tmp_path / "tuned")
     assert tuned.config == aquamam.load(out).config
     assert "calibration" not in tuned.info  # the old scores say nothing about the new weights
+    assert tuned.info["symmetries"] == aquamam.load(out).info["symmetries"]  # it is the same part
     changed = [*arguments[:-1], str(tmp_path / "other"), "--steps", "2", "--set", "batch_size=4", "--quiet"]
     assert main([*changed, "--set", "dim=64"]) == 2
     assert "drop --set dim" in capsys.readouterr().err

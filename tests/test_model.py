@@ -175,6 +175,13 @@ def test_one_token_of_one_rotation_equals_the_general_case(model, batch, generat
         assert torch.allclose(general, alone, atol=1e-5)
 
 
+def test_no_images_have_no_predictions(model):
+    with torch.no_grad():
+        posterior = model(inputs(model, 3)[:0])
+        assert posterior.mode.shape == (0, 4)
+        assert posterior.sample((5,)).shape == (5, 0, 4)
+
+
 def test_log_prob_is_differentiable_in_every_weight(model, generator):
     loss = model.loss(inputs(model, 3), random_quat((2, 3), generator=generator, dtype=torch.float64), smoothing=2.0)
     loss.backward()

@@ -9,9 +9,10 @@ from synthetic import KnownMixture
 from train_tiny import MODEL
 
 from aquamam.checkpoint import load, save_model
+from aquamam.datasets.stream import one_pass
 from aquamam.errors import InputError
 from aquamam.model import AQuaMaM
-from aquamam.tempering import held_out_tokens, temper
+from aquamam.tempering import held_out_tokens, temper, temper_coverage
 
 SHARP = (2.0, 0.6, 1.7)
 
@@ -45,6 +46,16 @@ def test_factors_that_were_put_in_are_taken_out(aim):
     data = Redrawn(model, length=1500)
     model.config = replace(model.config, sharpness=SHARP)
     temper(model, data, 1500, aim=aim)
+    assert model.config.sharpness == pytest.approx((1, 1, 1), rel=0.1)
+
+
+def test_coverage_is_found_from_far_away():
+    """One measurement reaches a factor of 1.1; it goes on from there."""
+    model = sure_model()
+    data = Redrawn(model, length=1000)
+    model.config = replace(model.config, sharpness=(1.35, 1.35, 1.35))
+    factor = temper_coverage(model, one_pass(data, 50))
+    assert factor == pytest.approx(1 / 1.35, rel=0.1)
     assert model.config.sharpness == pytest.approx((1, 1, 1), rel=0.1)
 
 

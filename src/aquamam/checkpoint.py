@@ -136,15 +136,25 @@ def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "
     tensors, description = load_tensors(path)
     if not {"kind", "config"} <= description.keys():
         raise InputError(f"{path} holds no model (it may be a training state); point at model.safetensors beside it.")
-    model = build(description["kind"], description["config"])
+    info = description.get("info", {})
+    try:
+        if not isinstance(description["config"], dict) or not isinstance(info, dict):
+            raise TypeError("its config and its info must be dictionaries")
+        model = build(description["kind"], description["config"])
+    except TypeError as error:
+        raise InputError(f"{path} describes no model ({error}); the file is damaged or edited.") from error
     expected = model.state_dict()
     wrong = sorted(set(expected) ^ set(tensors)) or sorted(n for n in expected if expected[n].shape != tensors[n].shape)
     if wrong:
         raise InputError(
             f"{path} does not fit its own config: {len(wrong)} tensors differ, first {wrong[0]!r}; the file is damaged or edited."
         )
+    if infinite := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
+        raise InputError(
+            f"{path} holds numbers that are not finite, first in {infinite[0]!r}; the file is damaged or edited."
+        )
     model.load_state_dict(tensors)
-    learn(model, **description.get("info", {}))
+    learn(model, **info)
     model.source = path  # type: ignore[assignment]  # a fitted part's mesh lies beside it
     return model.to(device).eval()
 

@@ -122,6 +122,8 @@ class RotationDistribution(Distribution):
 
     def least_expected_error(self, samples: int = 256, *, generator: torch.Generator | None = None) -> Tensor:
         """The sample whose mean geodesic angle to the other samples is smallest, shape (*batch, 4)."""
+        if samples < 1:
+            raise InputError(f"samples must be at least 1, got {samples}; 256 is the default.")
         q = self.sample((samples,), generator=generator)
         q = q.reshape(samples, -1, 4).transpose(0, 1)  # (batch, samples, 4)
         best = [row[geodesic_angle(row[:, None], row[None]).mean(-1).argmin()] for row in q]

@@ -59,10 +59,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         values = np.nan_to_num(np.asarray(image, dtype=np.float64))
         top = 65535.0
-        if (
-            image.mode == "F"
-        ):  # floating point has no full scale of its own: the smallest usual one that holds the values
-            top = next((t for t in (1.0, 255.0) if values.max(initial=0) <= t), top)
+        if not image.mode.startswith("I;16"):  # no full scale of its own: the smallest usual one that holds the values
+            usual = (1.0, 255.0) if image.mode == "F" else (255.0,)
+            top = next((t for t in usual if values.max(initial=0) <= t), top)
         image = Image.fromarray(np.clip(values / top * 255 + 0.5, 0, 255).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")

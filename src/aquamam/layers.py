@@ -154,8 +154,8 @@ class Block(nn.Module):
         if past is not None:
             own = torch.cat([past, own], 2)
         total = own.shape[2]
-        query = query.reshape(batch, self.heads, 1, -1)
-        own_key, own_value = own.reshape(batch, total, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query = query.reshape(batch, self.heads, 1, dim // self.heads)
+        own_key, own_value = own.reshape(batch, total, 2, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
         scores = torch.cat([query @ prefix.keys.transpose(-1, -2), query @ own_key.transpose(-1, -2)], -1)
         weights = scores.mul_(1 / math.sqrt(dim // self.heads)).softmax(-1)
         attended = (weights[..., :-total] @ prefix.values).add_(weights[..., -total:] @ own_value)

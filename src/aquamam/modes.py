@@ -206,7 +206,9 @@ def describe(modes: tuple[Mode, ...] | list[Mode]) -> str:
     """One phrase that says whether a view is clear, ambiguous or undecided."""
     standing = [mode for mode in modes if mode.kind != "region"]
     spread = 1 - sum(mode.share for mode in standing)
-    if len(standing) < len(modes) or not modes:
+    if not modes:
+        return "undecided: no samples lie close together; draw more of them, or the probability is spread over a wide region"
+    if len(standing) < len(modes):
         return "undecided: the probability is spread over a wide region"
     shares = ", ".join(f"{100 * mode.share:.0f}" for mode in standing[:6]) + (", ..." if len(standing) > 6 else "")
     rest = f", {100 * spread:.0f} % spread elsewhere" if spread >= 0.1 else ""

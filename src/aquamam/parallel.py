@@ -16,7 +16,7 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
     local = int(os.environ.get("LOCAL_RANK", 0))
     if device is None:
         device = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
+    chosen = usable(device)
     started = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1 and not dist.is_initialized()
     if started:
         if chosen.type == "cuda":

@@ -64,6 +64,8 @@ class TrainConfig(Config):
         for name in ("warmup", "smoothing_share", "averaging"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must lie in [0, 1), got {getattr(self, name)}.")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed must lie in [0, 2^31), got {self.seed}.")
         if not 0 <= self.frozen_norms <= 1:
             raise InputError(f"frozen_norms must lie in [0, 1], got {self.frozen_norms}; 1 never freezes them.")
         if self.schedule == "plateau" and self.time_budget:

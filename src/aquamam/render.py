@@ -52,6 +52,9 @@ class RenderSettings(Config):
             )
         if not 0 < self.fov_deg < 175:
             raise InputError(f"fov_deg must lie between 0 and 175 degrees, got {self.fov_deg}.")
+        for field in ("diffuse", "ambient"):
+            if not 0 <= getattr(self, field) < math.inf:
+                raise InputError(f"{field} must be a number from 0 up, got {getattr(self, field)}; 0.7 is the paper's.")
         if not (np.linalg.norm(self.light) > 0 and np.isfinite(self.light).all()):
             raise InputError(f"light must be a direction other than zero, got {self.light}.")
         for field in ("colour", "background"):

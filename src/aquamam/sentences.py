@@ -8,10 +8,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from aquamam.alike import Alike
 from aquamam.cells import Cells
 from aquamam.charts import ChartPoint
 from aquamam.distribution import CHUNK_FLOATS, RotationDistribution, TopK
 from aquamam.errors import InputError
+from aquamam.rotations import canonical, multiply
 
 FEWER = 1.25  # rows a pass from which on sampling shares passes
 WORTH = 2  # and from which on a likelihood does, which else takes both steps at once
@@ -290,13 +292,34 @@ class QuaternionSentences(RotationDistribution):
             raise InputError(f"k must be a positive whole number, got {k}.")
         with torch.no_grad():
             best = self.decode(_beam(k))
-        q = self._to_quat(best, self.cells.representative(best.cell))
+            q = self._to_quat(best, self.cells.representative(best.cell))
+            log_p = best.log_prob
+            if self.alike is not None:
+                q, log_p = self._even_topk(q, log_p, self.alike)
         found = len(q)
         shape = (found, *([1] * (len(self.batch_shape) - 1)), self._batch)
         return TopK(
             q.reshape(*shape, 4).expand(found, *self.batch_shape, 4) if self.batch_shape else q[:, 0],
-            best.log_prob.reshape(shape).expand(found, *self.batch_shape) if self.batch_shape else best.log_prob[:, 0],
+            log_p.reshape(shape).expand(found, *self.batch_shape) if self.batch_shape else log_p[:, 0],
         )
+
+    def _even_topk(self, q: Tensor, log_p: Tensor, alike: Alike) -> tuple[Tensor, Tensor]:
+        """The best of these rotations and of all that give the same pictures as they, by the density that gives them equal shares."""
+        q, log_p, member = q.clone(), log_p.clone(), alike.members(q)
+        for image in member[..., 1:].any(-1).any(0).nonzero()[:, 0].tolist():  # few pictures fit several rotations
+            row, turn = member[:, image].nonzero(as_tuple=True)
+            each = canonical(multiply(q[row, image], alike.turns.to(q)[turn]))
+            point = self.cells.chart.split(each)
+            cell = self.cells.locate(point)
+            own = self._some(slice(image, image + 1))
+            own.alike = alike
+            score = own.log_prob(each[:, None])[:, 0] - self.cells.log_factor(point, cell).to(log_p)
+            order = score.argsort(descending=True)
+            codes = torch.cat([point.chart[:, None], cell], -1)[order].tolist()
+            first = {tuple(code): place for place, code in reversed(list(enumerate(codes)))}  # one of each cell
+            kept = order[sorted(first.values())[: len(q)]]
+            q[: len(kept), image], log_p[: len(kept), image] = each[kept], score[kept]
+        return q, log_p
 
 
 def _chunks(count: int, size: int) -> Iterator[int]:

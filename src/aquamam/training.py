@@ -70,6 +70,18 @@ class _Loss(nn.Module):
         return self.model.loss(images, q, weights=weights, generator=generator, **extra)  # type: ignore[operator]
 
 
+def still_known(start: nn.Module, data: RotationDataset) -> dict[str, Any]:
+    """What a model's description says of its object's symmetries and lookalikes, if it trains on with the same object: the same classes,
+    and the same meshes where both are told."""
+    info: dict[str, Any] = getattr(start, "info", {})
+    meshes = [
+        [thing.get("mesh") for thing in told.get("objects", ())] for told in (info.get("data", {}), data.describe())
+    ]
+    if list(info.get("classes", ())) != list(data.classes) or (all(meshes) and meshes[0] != meshes[1]):
+        return {}
+    return {key: info[key] for key in ("symmetries", "alike") if key in info}
+
+
 class Trainer:
     """One training run in one folder."""
 
@@ -95,6 +107,7 @@ class Trainer:
         self.quiet = quiet or self.rank > 0
         torch.manual_seed(config.seed)
         self.model = build(kind, model_config)
+        self.known = {} if start_from is None else still_known(start_from, train)
         if start_from is not None:
             self.model.load_state_dict(start_from.state_dict())
         self.model.to(self.device)
@@ -389,6 +402,7 @@ class Trainer:
             "data": json.loads(json.dumps(self.train_data.describe(), default=str)),
             "classes": list(self.train_data.classes),
             "training": self.config.to_dict(),
+            **self.known,
         }
 
     def _bar(self) -> tqdm:

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from aquamam.commands import seed
+
 HELP = "Show what a distribution over rotations is: ask the bundled models about a few pictures, or train a toy model."
 EXAMPLES = """  aquamam demo
   aquamam demo --toy --seed 1             train a small model for a few seconds instead
@@ -14,7 +16,7 @@ SHOWN = 4  # rotations of a viewpoint that get a line of their own
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder to write (default: out/demo)")
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of everything random (default: 0)")
     parser.add_argument("--toy", action="store_true", help="train a toy model on the spot; needs no bundled model")
     parser.add_argument("--steps", type=int, default=400, help="training steps of the toy (default: 400)")
 

@@ -74,7 +74,8 @@ def read_rotations(source: str) -> tuple[list[str], list[list[str]], Any]:
         raise InputError(f"there is no file of rotations at {source}.") from None
     except UnicodeDecodeError:
         raise InputError(f"rotations must be a CSV text file, and {name} is not text.") from None
-    table = [row for row in csv.reader(text.splitlines()) if row]
+    numbered = [(number, row) for number, row in enumerate(csv.reader(text.splitlines()), start=1) if row]
+    table = [row for _, row in numbered]
     header = [field.strip().lower() for field in table[0]] if table else []
     if missing := [column for column in NEEDED if column not in header]:
         raise InputError(
@@ -82,7 +83,7 @@ def read_rotations(source: str) -> tuple[list[str], list[list[str]], Any]:
         )
     places = [header.index(column) for column in NEEDED]
     quaternions = []
-    for number, row in enumerate(table[1:], start=2):
+    for number, row in numbered[1:]:
         try:
             if len(row) != len(header):
                 raise ValueError

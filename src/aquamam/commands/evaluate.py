@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aquamam.commands import seed
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strategies", metavar="A,B", help="of greedy, beam and expected; the first gives the headline (default: all)"
     )
     add_turns_argument(parser)
-    parser.add_argument("--seed", type=int, default=0, help="of samples, ties and rendered images (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of samples, ties and rendered images (default: 0)")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images at once (default: 64)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

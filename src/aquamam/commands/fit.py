@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aquamam.commands import seed
+
 if TYPE_CHECKING:
     from aquamam.fitting import FitConfig
 
@@ -40,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="override any field of the model or training"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of weights, renders and noise (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of weights, renders and noise (default: 0)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
     parser.add_argument("--json", action="store_true", help="print what fit.json says")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
@@ -50,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     import json
 
     from aquamam.fitting import Fit
+    from aquamam.parallel import usable
 
     config = config_of(args)
     out = args.out or Path(Path(args.part).stem)
@@ -57,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
 
+    if args.device is not None:
+        usable(args.device)
     fit = Fit(args.part, out, config, say=say, quiet=args.quiet, device=args.device)
     facts = fit.run()
     if args.json:

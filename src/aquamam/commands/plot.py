@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from aquamam.commands import seed
+
 HELP = "draw the posterior of an image (PNG, SVG, PDF, or an HTML page), or a run's learning curve"
 EXAMPLES = """\
   aquamam plot die.png -o posterior.html               a page: turn the ball, click a rotation to see the pose
@@ -40,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=499, metavar="N", help="drawn from the posterior (default: 499)")
     parser.add_argument("--uniform", type=int, default=500, metavar="N", help="uniform rotations (default: 500)")
     parser.add_argument("--theme", choices=["light", "dark"], default="light", help="of pictures (default: light)")
-    parser.add_argument("--seed", type=int, default=0, help="of the drawn rotations (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of the drawn rotations (default: 0)")
     parser.add_argument("--title", default="", help="above the picture (default: the image's name)")
 
 
@@ -56,12 +58,31 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"the page shows the ball; for --kind {kind} write a picture, for example {args.out.stem}.png."
         )
+    if idle := idle_options(args, kind, suffix == ".html"):
+        raise InputError(f"{idle} does nothing for {'a page' if suffix == '.html' else f'--kind {kind}'}; drop it.")
     if kind == "curve":
         plot_curve(args)
     else:
         plot_posterior(args, kind, suffix == ".html")
     print(args.out)
     return 0
+
+
+def idle_options(args: argparse.Namespace, kind: str, page: bool) -> str | None:
+    """The first option that was given but cannot show."""
+    drawn = kind in ("ball", "mollweide")
+    heeded = {
+        "axis": kind == "mollweide",
+        "object": drawn,
+        "samples": drawn,
+        "uniform": drawn,
+        "truth": kind != "curve",
+        "theme": not page,
+    }
+    defaults = {"samples": 499, "uniform": 500, "theme": "light"}
+    return next(
+        (f"--{name}" for name, ok in heeded.items() if not ok and getattr(args, name) != defaults.get(name)), None
+    )
 
 
 def is_run(path: str) -> bool:

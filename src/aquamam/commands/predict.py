@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from aquamam.commands import seed
+
 HELP = "predict rotations from images, and say how sure they are"
 EXAMPLES = """\
   aquamam predict die.png                              one line: rotation, log density, certainty
@@ -34,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strategy", choices=["greedy", "beam", "expected"], default="greedy",
         help="greedy (the paper's, default), beam (the best of 16), or expected (least expected error of samples)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the samples (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of the samples (default: 0)")
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

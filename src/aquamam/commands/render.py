@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aquamam.commands import seed
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     sizes.add_argument("--count", type=int, metavar="N", help="N images in all, split 50:1:1 as the paper does")
     parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of an image (default: 224)")
-    parser.add_argument("--seed", type=int, default=0, help="of rotations and backgrounds (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of rotations and backgrounds (default: 0)")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
     parser.add_argument("--shard", metavar="I/N", help="render only share I (1 ... N) of N; torchrun sets it by itself")
     parser.add_argument(
@@ -154,6 +155,8 @@ def _object(thing: str, args: argparse.Namespace) -> tuple[dict[str, Any], "Mesh
     if thing in NAMES:
         if args.symmetry is not None:
             raise InputError(f"--symmetry is for mesh files, got it with the solid {thing}, which knows its own.")
+        if len(args.objects) == 1 and (args.up, args.scale) != ("y", "fit"):
+            raise InputError(f"--up and --scale are for mesh files, got them with the solid {thing}.")
         found = solid(thing)
         mesh, source = found.mesh, f"solid {thing}"
         symmetry: SymmetryGroup | None = found.symmetry

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from aquamam.commands import seed as seed_number
+
 HELP = "Run an experiment of the paper; write OUT/NAME.json, figures and a page."
 EXAMPLES = """  aquamam reproduce toy                       63 rotations of six viewpoints: a few minutes on two cores
   aquamam reproduce toy --systems aquamam ipdf mog
@@ -24,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         sub = experiments.add_parser(name, help=help)
         sub.add_argument("--out", type=Path, default=Path("out") / name, help=f"folder to write (default: out/{name})")
         if seed:
-            sub.add_argument("--seed", type=int, default=0, help="of everything random (default: 0)")
+            sub.add_argument("--seed", type=seed_number, default=0, help="of everything random (default: 0)")
         if scale:
             sub.add_argument(
                 "--scale", choices=["cpu", "paper"], default="cpu",

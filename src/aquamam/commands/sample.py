@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from aquamam.commands import seed
+
 HELP = "draw rotations from the posterior of an image"
 EXAMPLES = """\
   aquamam sample die.png -n 1000 > samples.csv
@@ -24,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them")
     add_model_arguments(parser)
     parser.add_argument("-n", "--count", type=int, default=100, help="draws from each image (default: 100)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same draws (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="the same seed gives the same draws (default: 0)")
     parser.add_argument("--json", action="store_true", help="one JSON object an image instead of CSV")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write there instead of printing")
 

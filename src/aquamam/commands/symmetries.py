@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--suggest", action="store_true", help="list near-symmetries and how visible their difference is"
     )
     parser.add_argument("--bop", type=Path, metavar="FILE", help="write BOP's models_info.json, or add to it")
-    parser.add_argument("--id", type=int, default=1, metavar="N", help="the object's number there (default: 1)")
+    parser.add_argument("--id", type=int, metavar="N", help="the object's number there (default: 1)")
     parser.add_argument("--map", type=Path, metavar="PNG", help="draw how many rotations look the same from each side")
-    parser.add_argument("--views", type=int, default=100, metavar="N", help="directions of the map (default: 100)")
+    parser.add_argument("--views", type=int, metavar="N", help="directions of the map (default: 100)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,8 +44,9 @@ def run(args: argparse.Namespace) -> int:
     from aquamam.surface import Surface
     from aquamam.trials import Tolerance
 
+    _check_outputs(args)  # before the work
     mesh = _mesh(args.object)
-    infos = _infos(args.bop)  # before the work: a broken file is told at once
+    infos = _infos(args.bop)  # likewise: a broken file is told at once
     surface, tolerance = Surface.of(mesh), Tolerance(distance=args.tolerance)
     if args.texture and not surface.painted:
         raise InputError(f"{args.object} has neither texture nor colours; drop --texture.")
@@ -73,6 +74,20 @@ def run(args: argparse.Namespace) -> int:
         if path is not None:
             print(f"{what} is in {path}")
     return 0
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    from aquamam.plotting.style import FORMATS
+
+    for option, needed in (("views", "map"), ("id", "bop")):
+        if getattr(args, option) is not None and getattr(args, needed) is None:
+            raise InputError(f"--{option} needs --{needed}.")
+    args.views = 100 if args.views is None else args.views
+    args.id = 1 if args.id is None else args.id
+    if args.map is not None and args.map.suffix.lower() not in FORMATS:
+        raise InputError(f"--map must end in {', '.join(FORMATS)}, got {args.map.name}.")
+    if args.bop is not None:
+        args.bop.parent.mkdir(parents=True, exist_ok=True)
 
 
 def lines_of(name: str, mesh: "Mesh", found: dict[str, "Symmetries"], near: "list[NearSymmetry] | None") -> list[str]:

@@ -3,6 +3,8 @@
 import argparse
 from typing import Any
 
+from aquamam.commands import seed
+
 HELP = "Train a preset on a data set, or on renders made while training; stopped, it goes on from the last checkpoint."
 EXAMPLES = """  aquamam train die-small --data data/die --out runs/die --time-budget 45m
   aquamam train die-small --data render:die --out runs/die --steps 30000
@@ -34,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FIELD=VALUE",
         help="override any field of the model's or the training's config, or of the variation",
     )
-    parser.add_argument("--seed", type=int, help="of initial weights, order of the data and noise")
+    parser.add_argument("--seed", type=seed, help="of initial weights, order of the data and noise")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -117,11 +119,14 @@ def run(args: argparse.Namespace) -> int:
         if unknown[0] in variation.__dataclass_fields__:
             hint = "it is one of the variation of renders, so give --vary robust or --vary camera with it"
         raise InputError(f"neither the model's nor the training's config has a field {unknown[0]!r}; {hint}.")
-    for name in ("steps", "seed"):
-        if getattr(args, name) is not None:
-            values[name] = getattr(args, name)
-    if args.time_budget:
-        values["time_budget"] = parse_time(args.time_budget)
+    given = {name: getattr(args, name) for name in ("steps", "seed") if getattr(args, name) is not None}
+    if args.time_budget is not None:
+        given["time_budget"] = parse_time(args.time_budget)
+    if twice := sorted(given.keys() & values.keys()):
+        raise InputError(f"{twice[0]} is given by an option and by --set; drop one of them.")
+    values |= given
+    if "steps" in values and values.get("time_budget"):
+        raise InputError("a training ends by its steps or by the clock; give --steps or --time-budget, not both.")
     model_config = apply(model_base, values)
     if start is not None:
         for name in values:

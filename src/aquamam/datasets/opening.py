@@ -70,4 +70,7 @@ def open_dataset(
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
-        raise InputError(f"{error} for a data set of the kind {loader.kind}; docs/data.md lists its options.") from None
+        option = str(error).split("'")[1]
+        raise InputError(
+            f"a data set of the kind {loader.kind} has no option {option}; docs/data.md lists those of each kind."
+        ) from None

@@ -100,6 +100,8 @@ def one_pass(
     unreadable: str = "raise",
 ) -> Iterator[Batch]:
     """Every example (or the first `limit`) once, in order, for evaluation; rank r takes every world-th batch."""
+    if batch_size < 1 or (limit is not None and limit < 1):
+        raise InputError(f"batch_size and limit must be at least 1, got {batch_size} and {limit}.")
     if limit is None and dataset.endless:
         raise InputError("one pass over an endless data set never ends; give limit, the number of examples.")
     count = limit if dataset.endless else min(len(dataset), len(dataset) if limit is None else limit)

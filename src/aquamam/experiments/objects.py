@@ -117,7 +117,9 @@ def run(
         "kind": network.kind,
         "parameters": network.parameter_count,
         "config": network.config.to_dict(),  # type: ignore[union-attr,operator]
-        "training": {key: info[key] for key in ("step", "steps", "images", "log_likelihood") if key in info},
+        "training": {
+            key: info[key] for key in ("steps", "images_seen", "hours", "validation_log_likelihood") if key in info
+        },
         "samples": samples,
         "seed": seed,
         "measure": "pi^2",

@@ -22,7 +22,12 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     if not path.is_file():
         raise InputError(f"a run's folder must hold log.jsonl, and there is none at {path}.")
     records = []
-    lines = path.read_text().splitlines()
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError:
+        raise InputError(
+            f"a learning curve comes from a run's folder or its log.jsonl, and {path} is not text."
+        ) from None
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)

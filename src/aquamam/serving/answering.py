@@ -97,9 +97,11 @@ def draw(posterior: RotationDistribution, count: int, generator: torch.Generator
     Drawing a sentence has told its probability already, so where the density is one of cells no second pass is needed. (A draw
     within rounding of an edge may so get the density of the cell beside it.)
     """
-    if not isinstance(posterior, QuaternionSentences) or posterior.cells.density != "cells":
+    told = isinstance(posterior, QuaternionSentences) and posterior.cells.density == "cells" and posterior.alike is None
+    if not told:
         q = posterior.sample((count,), generator=generator)
         return q[:, 0], posterior.log_prob(q)[:, 0]
+    assert isinstance(posterior, QuaternionSentences)
     cells = posterior.cells
     chart, cell, log_p = posterior.sentences(count, generator=generator)
     u = cells.uniform(cell, generator)
