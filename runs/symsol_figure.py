@@ -43,14 +43,15 @@ def main(out: str, checkpoint: str = "symsol") -> None:
         axes.grid(color=colours.muted, lw=0.5, alpha=0.3)
         axes.set(xticklabels=[], yticklabels=[])
         axes.spines["geo"].set_color(colours.muted)
-        for q, style in (
-            (solid(name).symmetry.equivalents(truth), {"s": 60, "facecolors": "none", "lw": 0.8, "zorder": 2}),
-            (drawn, {"s": 5, "alpha": 0.7, "zorder": 3}),
-        ):
-            longitude, latitude, tilt = directions(q.numpy(), "x" if name in ROUND else "z")
-            rgba = wheel(tilt / (2 * math.pi) % 1)
-            paint = {"edgecolors": rgba} if "facecolors" in style else {"c": rgba, "linewidths": 0}
-            axes.scatter(longitude, latitude, **style, **paint)
+        axis = "x" if name in ROUND else "z"
+        longitude, latitude, tilt = directions(solid(name).symmetry.equivalents(truth).numpy(), axis)
+        if name in ROUND:
+            axes.scatter(longitude, latitude, s=14, color=colours.faint, zorder=2)
+        else:
+            rings = {"s": 60, "facecolors": "none", "lw": 0.8, "zorder": 2}
+            axes.scatter(longitude, latitude, edgecolors=wheel(tilt / (2 * math.pi) % 1), **rings)
+        longitude, latitude, tilt = directions(drawn.numpy(), axis)
+        axes.scatter(longitude, latitude, c=wheel(tilt / (2 * math.pi) % 1), s=5, alpha=0.7, linewidths=0, zorder=3)
     save(figure, out)
 
 

@@ -12,14 +12,14 @@ from aquamam.datasets.rendered import RenderedDataset
 from aquamam.evaluation import evaluate
 from aquamam.lookalikes import Lookalikes
 from aquamam.render import RenderSettings, render
-from aquamam.rotations import inverse, multiply, quat_to_matrix, rotvec_to_quat
+from aquamam.rotations import geodesic_angle, inverse, multiply, quat_to_matrix, rotvec_to_quat
 from aquamam.solids import solid
 
 
 def test_die_and_cylinder_come_with_the_package_and_are_small():
     import aquamam.checkpoint as checkpoint
 
-    assert {"die", "cylinder"} <= set(bundled())
+    assert {"die", "cylinder", "symsol"} <= set(bundled())
     for name in bundled():
         file = checkpoint.resources.files("aquamam") / "models" / f"{name}.safetensors"
         assert file.is_file()
@@ -35,6 +35,39 @@ def test_fresh_renders_are_as_likely_as_the_checkpoint_says(name):
     error = float(found.columns["log_likelihood"].std()) / 128**0.5
     assert abs(found.figures.mean_log_likelihood - promised["mean_log_likelihood"]) < 4 * error
     assert found.figures.median_error_deg < 2 * promised["median_error_deg"]
+
+
+SYMSOL = ("tet", "cube", "icosa", "cone", "cyl", "tetX", "cylO", "sphereX")
+
+
+def test_symsol_knows_its_eight_solids_without_being_told_which():
+    model = aquamam.load("symsol")
+    data = RenderedDataset(
+        [solid(name) for name in SYMSOL],
+        RenderSettings(size=64),
+        seed=SEED + 99,
+        split="test",
+        length=256,
+        lookalikes=True,
+    )
+    found = evaluate(model, data, samples=0, strategies=["greedy"], quiet=True)
+    error = float(found.columns["log_likelihood"].std()) / 256**0.5
+    promised = model.info["evaluation"]
+    assert abs(found.figures.mean_log_likelihood - promised["mean_log_likelihood"]) < 4 * error
+    for name in ("tet", "cube", "icosa", "cone", "cyl"):
+        assert found.classes[name].median_error_deg < 2 * promised["classes"][name]["median_error_deg"]
+
+
+def test_a_cube_has_twenty_four_modes(generator):
+    image, truth = view("cube", (0.5, 0.6, 0.2))
+    q = aquamam.load("symsol")(image).sample((1000,), generator=generator)[:, 0].double()
+    modes = solid("cube").symmetry.equivalents(truth)
+    angle = torch.rad2deg(geodesic_angle(q[:, None], modes[None]))
+    near, which = angle.min(-1)
+    assert (near < 15).double().mean() > 0.9
+    counts = torch.bincount(which[near < 15], minlength=24)
+    assert counts.min() >= 10  # 1,000 / 24 = 42
+    assert counts.max() <= 110
 
 
 def view(name: str, rotation: tuple[float, float, float]) -> tuple[torch.Tensor, torch.Tensor]:
