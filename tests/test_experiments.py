@@ -303,7 +303,7 @@ def test_demo_tells_of_every_viewpoint(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "bad", [["--steps", "0"], ["--samples", "-1"], ["--systems", "oracle"], ["--lr", "nan"], ["--seed", "-1"], ["--threads", "0"]]
+    "bad", [["--steps", "0"], ["--samples", "-1"], ["--systems", "oracle"], ["--lr", "nan"], ["--threads", "0"]]
 )  # fmt: skip
 def test_bad_settings_are_told_in_one_line(small, tmp_path, capsys, bad):
     assert main(["reproduce", "toy", "--out", str(tmp_path), *bad]) == 2
