@@ -137,7 +137,7 @@ def test_inspect_counts_unreadable_images(tmp_path, capsys):
     (tmp_path / "poses.csv").write_text("\n".join(rows))
     arguments = ["data", "inspect", str(tmp_path), "--rotation", "wxyz:q1,q2,q3,q4", "--camera", "opencv"]
     assert main([*arguments, "--out", str(tmp_path / "sheet.png")]) == 0
-    assert "4x8 px (3 read, 2 unreadable)" in capsys.readouterr().out
+    assert "4x8 px (1 read, 2 unreadable)" in capsys.readouterr().out
     assert main([*arguments, "--json", "--check"]) == 0
     (summary,) = json.loads(capsys.readouterr().out)
     assert summary["classes"] == {"bolt": 2, "nut": 1}
