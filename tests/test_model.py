@@ -10,6 +10,7 @@ from PIL import Image
 import aquamam
 from aquamam import layers, sentences
 from aquamam.errors import InputError
+from aquamam.images import to_rgb
 from aquamam.model import AQuaMaM, ModelConfig
 from aquamam.presets import MODELS
 from aquamam.rotations import geodesic_angle, random_quat
@@ -233,6 +234,15 @@ def test_pil_images_lists_and_tensors_are_read_alike():
 def test_bad_images_get_one_clear_sentence(images, rule):
     with pytest.raises(InputError, match=rule):
         AQuaMaM(TINY["stem"])(images)
+
+
+def test_wide_pixels_are_scaled_by_what_they_hold():
+    """8-bit values in 32 bits, 16-bit values in 16 or 32, and floats up to 1 or 255 are one picture."""
+    grey = np.linspace(0, 255, 64).round().astype(np.uint8).reshape(8, 8)
+    expected = np.asarray(to_rgb(Image.fromarray(grey)))
+    wide = grey.astype(np.int32)
+    for values in (wide, wide * 257, (wide * 257).astype(np.uint16), wide / np.float32(255), wide.astype(np.float32)):
+        assert np.array_equal(np.asarray(to_rgb(Image.fromarray(values))), expected)
 
 
 def test_bad_categories_get_one_clear_sentence():
