@@ -8,8 +8,11 @@ from test_model import TINY
 
 import aquamam
 from aquamam.checkpoint import load_tensors, save_tensors
+from aquamam.datasets.base import RotationDataset
 from aquamam.errors import InputError
 from aquamam.model import AQuaMaM, ModelConfig
+from aquamam.parts import still_known
+from aquamam.solids import solid
 
 
 @pytest.fixture
@@ -138,3 +141,23 @@ def test_a_description_may_hold_any_name(tmp_path):
     model = AQuaMaM(ModelConfig(bins=8, dim=16, heads=2, layers=1, hidden=16, image_size=16, patch_size=8))
     file = aquamam.save_model(model, tmp_path / "model.safetensors", {"model": "mine", "self": 1})
     assert aquamam.load(file).info["model"] == "mine"
+
+
+def test_what_is_known_of_an_object_stays_with_that_object():
+    """Lookalikes of our die are not those of every die."""
+    die = aquamam.load("die")
+
+    class Pictures(RotationDataset):
+        def __init__(self, classes, objects=()):
+            self.classes, self.objects = classes, objects
+
+        def describe(self):
+            return {"objects": list(self.objects)} if self.objects else {}
+
+    mesh = solid("die").mesh.hash
+    assert still_known(die, Pictures(["die"], [{"name": "die", "mesh": mesh}])) == {"alike": die.info["alike"]}
+    assert still_known(die, Pictures(["die"], [{"name": "die", "mesh": "another"}])) == {}
+    assert still_known(die, Pictures(["die"])) == {}
+    assert still_known(die, Pictures(["die", "cube"])) == {}
+    die.info["classes"] = ["bracket"]
+    assert still_known(die, Pictures(["bracket"])) == {"alike": die.info["alike"]}

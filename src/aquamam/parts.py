@@ -1,4 +1,4 @@
-"""A part to fit a model to: opened, placed as it is rendered, checked; and found again beside the checkpoint of its model."""
+"""A part to fit a model to: opened, placed as it is rendered, checked; found again, or known again, beside the checkpoint of its model."""
 
 import io
 import os
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
+from aquamam.datasets.base import RotationDataset
 from aquamam.datasets.varied import VariedDataset
 from aquamam.discovery import Symmetries
 from aquamam.errors import InputError
@@ -106,3 +108,19 @@ def plain_colour(mesh: Mesh) -> tuple[int, int, int]:
         return choices[0]
     gaps = [int(np.abs(own - np.array(colour)).max(-1).min()) for colour in choices]
     return choices[0] if gaps[0] > 12 else choices[int(np.argmax(gaps))]
+
+
+def still_known(start: nn.Module, data: RotationDataset) -> dict[str, Any]:
+    """What a model's description says of its object's symmetries and lookalikes, if it trains on with the same object.
+
+    The same classes and the same meshes; where the data tells no mesh, as photographs do, the name must be the user's own: not every
+    die is ours.
+    """
+    info: dict[str, Any] = getattr(start, "info", {})
+    before, now = (
+        [thing.get("mesh") for thing in told.get("objects", ())] for told in (info.get("data", {}), data.describe())
+    )
+    same = before == now if before and now else not set(data.classes) & set(NAMES)
+    if not same or list(info.get("classes", ())) != list(data.classes):
+        return {}
+    return {key: info[key] for key in ("symmetries", "alike") if key in info}

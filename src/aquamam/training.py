@@ -29,6 +29,7 @@ from aquamam.errors import InputError
 from aquamam.labels import draw_labels
 from aquamam.layers import BatchNorm
 from aquamam.optimizers import make_optimizers
+from aquamam.parts import still_known
 from aquamam.recipes import TrainConfig
 from aquamam.runfolder import RunFolder
 
@@ -68,18 +69,6 @@ class _Loss(nn.Module):
         # only models with bins have labels to smear
         extra = {"smoothing": smoothing} if smoothing > 0 and getattr(self.model, "smooths_labels", False) else {}
         return self.model.loss(images, q, weights=weights, generator=generator, **extra)  # type: ignore[operator]
-
-
-def still_known(start: nn.Module, data: RotationDataset) -> dict[str, Any]:
-    """What a model's description says of its object's symmetries and lookalikes, if it trains on with the same object: the same classes,
-    and the same meshes where both are told."""
-    info: dict[str, Any] = getattr(start, "info", {})
-    meshes = [
-        [thing.get("mesh") for thing in told.get("objects", ())] for told in (info.get("data", {}), data.describe())
-    ]
-    if list(info.get("classes", ())) != list(data.classes) or (all(meshes) and meshes[0] != meshes[1]):
-        return {}
-    return {key: info[key] for key in ("symmetries", "alike") if key in info}
 
 
 class Trainer:
