@@ -6,20 +6,20 @@ stored in 16 bits; the figures, of one look and of eight turns, go into the chec
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aquamam
 from aquamam.commands.evaluate import SEED
 from aquamam.datasets.rendered import RenderedDataset
-from aquamam.datasets.stream import one_pass
 from aquamam.distribution import learn
 from aquamam.evaluation import evaluate
 from aquamam.regions import calibrate
 from aquamam.render import RenderSettings
 from aquamam.report import write_report
 from aquamam.solids import solid
-from aquamam.tempering import temper, temper_coverage
+from aquamam.tempering import looks, temper, temper_contrast, temper_coverage
 from aquamam.turns import temper_turned, turned
 
 FIGURES = (
@@ -29,6 +29,7 @@ FIGURES = (
 TURNS = 8
 # for the likeliest temperatures, for those that cover, and for those of several looks
 IMAGES, COVER, TURNED = 8000, 6000, 200
+CONTRAST = 2500  # of those that cover
 GROUPS = 2  # sure and unsure views are calibrated apart
 
 
@@ -41,8 +42,15 @@ def main() -> None:
     parser.add_argument(
         "--turned-images", type=int, default=2000, help="of these, to judge turns on; 0 leaves turns out"
     )
+    parser.add_argument(
+        "--spill", type=float, help="thinner bins pass their probability inwards, see ModelConfig (default: as trained)"
+    )
+    parser.add_argument("--contrast", action="store_true", help="bend the logits until regions of every level cover")
     args = parser.parse_args()
     model = aquamam.load(args.run / "best.safetensors")
+    if args.spill is not None:
+        model.config = replace(model.config, spill=args.spill)
+        model.cells = model.config.cells
     solids = [solid(name) for name in (args.solids or args.name).split(",")]
 
     def renders(split: str, length: int) -> RenderedDataset:
@@ -54,8 +62,11 @@ def main() -> None:
         learn(model, alike=data.alike.to_dict())
     factors = temper(model, data, IMAGES, certainty=True)
     print("factors of the tokens:", {name: round(factor, 3) for name, factor in factors.items()}, flush=True)
-    factors["all"] = temper_coverage(model, one_pass(renders("cover", COVER), 50))
+    images = looks(renders("cover", COVER), COVER)
+    factors["all"] = temper_coverage(model, images)
     print("and of all:", round(factors["all"], 3), flush=True)
+    if args.contrast:
+        print("contrast:", temper_contrast(model, images[: CONTRAST // 50]), flush=True)
     for turns in (4, TURNS) if args.turned_images else ():
         print(
             f"in {turns} turns:",

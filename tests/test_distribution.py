@@ -18,7 +18,7 @@ from aquamam.sentences import _inverse_cdf
 
 CHARTS = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
 DENSITIES = pytest.mark.parametrize("density", ["cells", "paper"])
-BY_VOLUME = pytest.mark.parametrize("by_volume", [False, True])
+EDGES = pytest.mark.parametrize("edge", [{}, {"by_volume": True}, {"spill": 0.4}], ids=["plain", "by volume", "spill"])
 
 
 def cell_probabilities(posterior) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -42,10 +42,10 @@ def cell_probabilities(posterior) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 
 @CHARTS
-@BY_VOLUME
+@EDGES
 @pytest.mark.parametrize(("bins", "scale"), [(24, 1.0), (24, 20.0), (61, 5.0)])
-def test_probabilities_of_legal_cells_sum_to_one(chart, by_volume, bins, scale):
-    cells = Cells.make(chart, bins, by_volume=by_volume)
+def test_probabilities_of_legal_cells_sum_to_one(chart, edge, bins, scale):
+    cells = Cells.make(chart, bins, **edge)
     _, _, probability = cell_probabilities(table_posterior(cells, scale=scale, batch=1))
     assert torch.allclose(probability.sum(0), torch.ones(1, dtype=torch.float64), atol=1e-5)
 
@@ -60,10 +60,10 @@ def mass_and_error(posterior, generator, count=40_000) -> tuple[torch.Tensor, to
 
 
 @CHARTS
-@BY_VOLUME
+@EDGES
 @pytest.mark.parametrize("bins", [24, 101, 500])
-def test_cells_density_integrates_to_one(chart, by_volume, bins, generator):
-    cells = Cells.make(chart, bins, by_volume=by_volume)
+def test_cells_density_integrates_to_one(chart, edge, bins, generator):
+    cells = Cells.make(chart, bins, **edge)
     mass, error = mass_and_error(table_posterior(cells, scale=0.5), generator)
     assert ((mass - 1).abs() < 4 * error).all()
     assert (error < 0.002).all()
@@ -83,11 +83,11 @@ def test_papers_density_loses_mass_as_documented(generator):
 
 
 @CHARTS
-@BY_VOLUME
+@EDGES
 @pytest.mark.parametrize("bins", [8, 15])
-def test_sampler_matches_the_density(chart, by_volume, bins, generator):
+def test_sampler_matches_the_density(chart, edge, bins, generator):
     """Chi-square over cells; the same test rejects a density that is 2 % off."""
-    cells = Cells.make(chart, bins, by_volume=by_volume)
+    cells = Cells.make(chart, bins, **edge)
     posterior = table_posterior(cells, batch=1)
     chart_of, cell, probability = cell_probabilities(posterior)
     count = 400_000
@@ -272,10 +272,10 @@ def test_bad_counts_get_one_clear_sentence():
 
 
 @CHARTS
-@BY_VOLUME
-def test_a_map_has_the_likelihoods_of_its_rotations_one_by_one(chart, by_volume, generator):
+@EDGES
+def test_a_map_has_the_likelihoods_of_its_rotations_one_by_one(chart, edge, generator):
     """Many rotations share the pass of their first token."""
-    cells = Cells.make(chart, 12, by_volume=by_volume)
+    cells = Cells.make(chart, 12, **edge)
     posterior = table_posterior(cells, batch=1)
     q = random_quat((8 * cells.first_tokens, 1), generator=generator)
     with torch.no_grad():

@@ -4,7 +4,7 @@
 - `sh`, `bash`, `console`: a command of RUN is run in that folder, and so are previews and help. All others take long or change the computer (training, serving, pip, make):
   they are parsed by the program's own parser, and files, targets and extras that they name must exist. `curl` asks a service in this process.
 - `# long` as a block's first line: its commands are parsed only, its Python compiled only.
-- `cpp` is compiled by test_export.py where there is a compiler; `text`, `json`, ... (SHOWN) are read, not run.
+- `cpp` is compiled and compared with the package where there is a compiler; `text`, `json`, ... (SHOWN) are read, not run.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from blocks import PAGES, ROOT, SHELLS, Block, Command, blocks_of, commands_of, 
 from PIL import Image
 from services import InProcess, tiny_model
 
+from aquamam.cells import Cells
 from aquamam.checkpoint import save_model
 from aquamam.cli import COMMANDS, build_parser, main
 from aquamam.commands.train import overrides
@@ -272,6 +273,40 @@ def test_code_for_cpp_compiles():
             if compiler:
                 arguments = [compiler, "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-x", "c++", "-"]
                 subprocess.run(arguments, input=block.text, text=True, check=True)
+
+
+CHECK = """
+#include <cstdio>
+int main() {
+  Rules r{BINS, 1, 0.7071067811865476, {0, 1, 2, 3}, BY_VOLUME, SPILL};
+  std::vector<int64_t> chosen(2);
+  std::vector<float> logits(BINS);
+  while (std::scanf("%ld %ld", &chosen[0], &chosen[1]) == 2) {
+    for (float& x : logits) if (std::scanf("%f", &x) != 1) return 1;
+    restrict_to_legal(r, chosen, logits.data());
+    for (float x : logits) std::printf("%.6g ", x);
+  }
+}
+"""
+
+
+@pytest.mark.skipif(not (shutil.which("c++") or shutil.which("clang++")), reason="needs a C++ compiler")
+@pytest.mark.parametrize(("by_volume", "spill"), [(False, 0.0), (True, 0.0), (False, 0.4), (True, 0.4)])
+def test_code_for_cpp_restricts_as_the_package_does(tmp_path, generator, by_volume, spill):
+    cells = Cells.make("atlas", 15, by_volume=by_volume, spill=spill)
+    prefix = cells.locate(cells.chart.split(random_quat((60,), generator=generator, dtype=torch.float64)))[:, :2]
+    logits = torch.randn(60, 15, generator=generator)
+    (code,) = [block.text for block in BLOCKS if block.language == "cpp"]
+    check = CHECK.replace("BINS", "15").replace("BY_VOLUME", str(by_volume).lower()).replace("SPILL", str(spill))
+    compiler = shutil.which("c++") or shutil.which("clang++")
+    program = tmp_path / "check"
+    subprocess.run([compiler, "-std=c++17", "-x", "c++", "-", "-o", program], input=code + check, text=True, check=True)
+    lines = "\n".join(" ".join(map(str, [*p.tolist(), *x.tolist()])) for p, x in zip(prefix, logits))
+    found = subprocess.run([program], input=lines, text=True, capture_output=True, check=True).stdout
+    got = torch.tensor([float(x) for x in found.split()]).reshape(60, 15)
+    want = cells.restrict(logits, prefix)
+    assert torch.equal(got.isfinite(), want.isfinite())
+    assert torch.allclose(got[got.isfinite()], want[got.isfinite()], atol=1e-3)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -32,6 +32,8 @@ CONFIGS = {
         sharpness=(1.3, 0.8, 1.2),
         certainty=True,
         by_volume=True,
+        spill=0.4,
+        contrast=(0.6, 1.0, 1.7),
     ),
     "patches": ModelConfig(**SMALL, layers=1, chart="hemisphere", density="paper", patch_size=8, channels=1),
     "category": ModelConfig(**SMALL, layers=2, chart="hemisphere", density="cells", embedding="category", tokens=5),

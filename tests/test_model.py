@@ -29,6 +29,8 @@ TINY = {
         stem_blocks=(0, 1),
         sharpness=(1.3, 0.8, 1.2),
         by_volume=True,
+        spill=0.3,
+        contrast=(0.5, 1.0, 1.6),
     ),
     "patches": ModelConfig(
         bins=31, dim=24, heads=2, layers=3, hidden=32, image_size=16, patch_size=8, chart="hemisphere", density="paper"
@@ -264,6 +266,9 @@ def test_bad_categories_get_one_clear_sentence():
         {"bins": 0},
         {"sharpness": (1.0, 0.0, 1.0)},
         {"sharpness": (1.0, 1.0)},
+        {"contrast": (1.0, 0.0, 1.0)},
+        {"contrast": (1.0,)},
+        {"spill": 2.0},
         {"chart": "disk"},
     ],
 )

@@ -9,10 +9,21 @@ from synthetic import KnownMixture
 from train_tiny import MODEL
 
 from aquamam.checkpoint import load, save_model
-from aquamam.datasets.stream import one_pass
+from aquamam.datasets.rendered import RenderedDataset
 from aquamam.errors import InputError
+from aquamam.metrics import rotation_error
 from aquamam.model import AQuaMaM
-from aquamam.tempering import held_out_tokens, temper, temper_coverage
+from aquamam.render import RenderSettings
+from aquamam.solids import solid
+from aquamam.tempering import (
+    held_out_masses,
+    held_out_tokens,
+    looks,
+    temper,
+    temper_contrast,
+    temper_coverage,
+    unevenness,
+)
 
 SHARP = (2.0, 0.6, 1.7)
 
@@ -54,9 +65,51 @@ def test_coverage_is_found_from_far_away():
     model = sure_model()
     data = Redrawn(model, length=1000)
     model.config = replace(model.config, sharpness=(1.35, 1.35, 1.35))
-    factor = temper_coverage(model, one_pass(data, 50))
+    factor = temper_coverage(model, looks(data, 1000))
     assert factor == pytest.approx(1 / 1.35, rel=0.1)
     assert model.config.sharpness == pytest.approx((1, 1, 1), rel=0.1)
+
+
+@pytest.fixture(scope="module")
+def misshapen() -> tuple[AQuaMaM, Redrawn]:
+    """A model that is too sure near the top of its distributions and not sure enough far below it, and data that show it."""
+    model = sure_model()
+    model.config = replace(model.config, contrast=(0.3, 1.0, 3.0))
+    data = Redrawn(model, length=1000)
+    model.config = replace(model.config, contrast=(1.0, 1.0, 1.0))
+    return model, data
+
+
+def test_the_shape_of_distributions_is_mended_by_contrast_and_not_by_a_factor(misshapen):
+    model, data = misshapen
+    images = looks(data, 1000)
+    mode = model(images[0].images).mode
+    temper(model, data, 1000)
+    temper_coverage(model, images)
+    factor_alone = unevenness(held_out_masses(model, images))
+    slopes = temper_contrast(model, images)
+    assert slopes == model.config.contrast
+    assert slopes[0] < slopes[1] < slopes[2]
+    assert unevenness(held_out_masses(model, images)) < 0.3 * factor_alone
+    assert torch.equal(model(images[0].images).mode, mode)
+
+
+def test_the_other_temperatures_start_from_plain_logits(misshapen):
+    model, data = misshapen
+    model.config = replace(model.config, contrast=(0.3, 1.0, 3.0))
+    temper(model, data, 200)
+    assert model.config.contrast == (1, 1, 1)
+
+
+def test_looks_spread_truths_over_a_symmetry():
+    data = RenderedDataset(solid("cylinder"), RenderSettings(size=8), split="valid", length=60)
+    images = looks(data, 60, skip=50)
+    assert [look.truths.shape for look in images] == [(8, 10, 4)]
+    batch = data.batch(range(50, 60))
+    error = rotation_error(images[0].truths, batch.rotations.double(), data.symmetry("cylinder"))
+    assert error.max() < 1e-3
+    apart = rotation_error(images[0].truths[:1].expand(7, -1, -1), images[0].truths[1:, :, None])
+    assert apart.min() > 0.01
 
 
 def test_bad_aims_are_told():

@@ -206,6 +206,7 @@ def conventions(model: AQuaMaM) -> dict[str, Any]:
         "bin_width": cells.width,
         "density": cells.density,
         "by_volume": cells.by_volume,
+        "spill": cells.spill,
         "ceiling": cells.ceiling,
         "first_token": "chart * bins + bin of the first kept component",
         "bin_centre": "(2 bin + 1 - bins) / bins * half_width",

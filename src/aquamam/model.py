@@ -1,6 +1,7 @@
 """AQuaMaM: an image and the first components of a quaternion in, the distribution of the next component out."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,7 @@ from aquamam.layers import (
 )
 from aquamam.sentences import QuaternionSentences
 
+KNOTS = (1.0, 2.0)  # where `contrast` changes, in nats below the highest logit
 SWING = math.log(4)  # a state makes logits at most so many times as sharp, or flat
 
 
@@ -37,6 +39,7 @@ class ModelConfig(Config):
     chart: str = "atlas"
     density: str = "cells"
     by_volume: bool = False  # the network starts from the volumes of cells, see `Cells.log_share`
+    spill: float = 0.0  # bins with less than this share left pass their probability inwards, see `Cells.restrict`
     dim: int = 512  # d_model
     heads: int = 8
     layers: int = 6
@@ -53,6 +56,8 @@ class ModelConfig(Config):
     scaled_heads: bool = False  # one learnt factor for all logits of a head
     # factors of the logits of the three tokens, set by `tempering.temper`
     sharpness: tuple[float, ...] = (1.0, 1.0, 1.0)
+    # what a logit of the second and third token counts that lies up to 1, up to 2 and more below the highest, set by `temper_contrast`
+    contrast: tuple[float, ...] = (1.0, 1.0, 1.0)
     certainty: bool = False  # further factors that depend on the state which the logits come from, set by it, too
     categories: int = 6  # for embedding="category"
     tokens: int = 196  # for embedding="category"
@@ -78,6 +83,8 @@ class ModelConfig(Config):
             raise InputError(f"dropout must lie in [0, 1), got {self.dropout}.")
         if len(self.sharpness) != 3 or not all(0 < factor < math.inf for factor in self.sharpness):
             raise InputError(f"sharpness must be three positive factors, got {self.sharpness}.")
+        if len(self.contrast) != 3 or not all(0 < slope < math.inf for slope in self.contrast):
+            raise InputError(f"contrast must be three positive slopes, got {self.contrast}.")
         if self.embedding not in ("patches", "stem", "category"):
             raise InputError(f"embedding must be patches, stem or category, got {self.embedding!r}.")
         step = self.patch_size if self.embedding == "patches" else 2 ** len(self.stem)
@@ -94,7 +101,7 @@ class ModelConfig(Config):
 
     @property
     def cells(self) -> Cells:
-        return Cells.make(self.chart, self.bins, self.density, by_volume=self.by_volume)
+        return Cells.make(self.chart, self.bins, self.density, by_volume=self.by_volume, spill=self.spill)
 
 
 class AQuaMaM(nn.Module):
@@ -184,14 +191,16 @@ class AQuaMaM(nn.Module):
     def sharpened(
         self, logits: Float[Tensor, "*rows steps bins"], states: Float[Tensor, "*rows steps dim"], token: int
     ) -> Float[Tensor, "*rows steps bins"]:
-        """Logits of the tokens from this one on, times the factors that `tempering` found for them."""
+        """Logits of the tokens from this one on, times the factors that `tempering` found for them, bent as it found them to need."""
         tokens = slice(token, token + logits.shape[-2])
         sharpness = self.config.sharpness[tokens]
-        if self.certainty is None:
-            return logits if all(f == 1 for f in sharpness) else logits * logits.new_tensor(sharpness)[:, None]
-        log_factor = (states * self.certainty.weight[tokens]).sum(-1) + self.certainty.bias[tokens]
-        factor = logits.new_tensor(sharpness) * torch.exp(SWING * torch.tanh(log_factor / SWING))
-        return logits * factor[..., None]
+        if self.certainty is not None:
+            log_factor = (states * self.certainty.weight[tokens]).sum(-1) + self.certainty.bias[tokens]
+            factor = logits.new_tensor(sharpness) * torch.exp(SWING * torch.tanh(log_factor / SWING))
+            logits = logits * factor[..., None]
+        elif any(f != 1 for f in sharpness):
+            logits = logits * logits.new_tensor(sharpness)[:, None]
+        return bent(logits, self.config.contrast) if token and self.config.contrast != (1, 1, 1) else logits
 
     def prepare(self, images: ImageInput) -> Tensor:
         """Validate and stack the input: (B, channels, H, W), or (B,) categories."""
@@ -212,6 +221,15 @@ class AQuaMaM(nn.Module):
     @property
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())
+
+
+def bent(logits: Float[Tensor, "*rows bins"], slopes: Sequence[float]) -> Float[Tensor, "*rows bins"]:
+    """Logits as a function of how far they lie below the highest: piecewise linear, with a slope for each of the ranges between `KNOTS`."""
+    below = logits.amax(-1, keepdim=True) - logits
+    total = below * slopes[0]
+    for knot, slope, before in zip(KNOTS, slopes[1:], slopes):
+        total = total + (below - knot).clamp_min(0) * (slope - before)
+    return -total
 
 
 class Prefix:

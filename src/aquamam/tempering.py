@@ -3,23 +3,27 @@
 A network that was trained for a short while is often less sure than its errors allow. Scaling the logits of a token cannot change which
 bin is the likeliest, only how sharp its distribution is. One number for each token is part of the model's config (`sharpness`). A network
 may also be too sure of some images and not sure enough of others, which one number cannot mend; so a linear function of the state that
-the logits come from may tell another factor (`certainty`).
+the logits come from may tell another factor (`certainty`). And a factor cannot mend a distribution of another shape than its errors have:
+flatter or sharper near the top than far below it (`contrast`).
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aquamam.datasets.base import Batch, RotationDataset
+from aquamam.cells import Cells
+from aquamam.datasets.base import RotationDataset
 from aquamam.datasets.stream import one_pass
 from aquamam.errors import InputError
+from aquamam.labels import draw_labels
 from aquamam.metrics import density_pit
 from aquamam.model import AQuaMaM
 
@@ -30,21 +34,47 @@ LEVELS = (0.5, 0.9, 0.95)  # of the regions whose coverage is looked at
 STEP = 0.1  # between the logarithms of the factors at which it is measured
 ROUNDS = 4  # of such measurements at most
 DRAWS = 100  # samples an image, to see what regions cover
+TRUTHS = 8  # of an image that are looked at
+SHAPE_LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)  # whose coverage tells the shape
+SHAPE_STEP = 0.2  # between the logarithms of the slopes at which it is measured
+SHAPE_REACH = 0.7  # the farthest that these go in a round
 
 
 class Token(NamedTuple):
     """Logits of one of the three tokens on held-out images, given the true tokens before it, and what came."""
 
     logits: Float[Tensor, "n bins"]  # what a factor scales
-    offset: Float[Tensor, "n bins"]  # what is added afterwards: where bins are illegal, far below any logit
+    before: Int64[Tensor, "n c"]  # bins of the tokens before it
     labels: Int64[Tensor, "n"]
     states: Float[Tensor, "n dim"]  # which the logits come from
 
-    def scaled(self, factor: float | Tensor) -> Float[Tensor, "n bins"]:
-        return self.logits * factor + self.offset
-
     def part(self, rows: slice) -> "Token":
         return Token(*(field[rows] for field in self))
+
+    def surprise(self, cells: Cells, factor: float | Tensor = 1.0) -> Float[Tensor, ""]:
+        """Mean of minus the log-probability of what came, the logits scaled by a factor."""
+        logits = self.logits * factor
+        if self.before.shape[1]:  # every first token is legal
+            logits = cells.restrict(logits, self.before)
+        return F.cross_entropy(logits, self.labels)
+
+
+class Look(NamedTuple):
+    """Held-out images and as many true rotations of each."""
+
+    images: Tensor
+    truths: Float[Tensor, "truths batch 4"]
+
+
+def looks(dataset: RotationDataset, limit: int, *, skip: int = 0) -> list[Look]:
+    """The first `limit` images but the first `skip`, each with `TRUTHS` of its true rotations (some of them twice if there are fewer), spread
+    evenly over all: where many rotations give a picture, one of them says little about its regions."""
+    found = []
+    for batch in one_pass(dataset, 50, limit=limit):
+        if len(batch) and batch.indices[0] >= skip:
+            truths, _ = draw_labels(batch, dataset, TRUTHS, seed=0, positions=np.array(batch.indices))
+            found.append(Look(batch.images, truths))
+    return found
 
 
 def temper(
@@ -58,15 +88,15 @@ def temper(
     """
     if aim not in AIMS:
         raise InputError(f"temperatures aim at {' or '.join(AIMS)}, got {aim!r}.")
-    rest = 0
+    model.config, rest = replace(model.config, contrast=(1.0, 1.0, 1.0)), 0  # factors are those of plain logits
     if certainty:  # the other factors come from other images: so many weights suit their own a little too well
         rest = limit * 3 // 4
         _find_certainty(model, [token.part(slice(rest)) for token in held_out_tokens(model, dataset, limit)])
-    factors = [_likeliest(token.part(slice(rest, None))) for token in held_out_tokens(model, dataset, limit)]
+    tokens = held_out_tokens(model, dataset, limit)
+    factors = [_likeliest(token.part(slice(rest, None)), model.cells) for token in tokens]
     _scale(model, factors)
     if aim == "coverage":
-        batches = [batch for batch in one_pass(dataset, 50, limit=limit) if len(batch) and batch.indices[0] >= rest]
-        again = temper_coverage(model, batches)
+        again = temper_coverage(model, looks(dataset, limit, skip=rest))
         factors = [factor * again for factor in factors]
     return dict(zip(TOKENS, factors))
 
@@ -88,19 +118,16 @@ def held_out_tokens(model: AQuaMaM, dataset: RotationDataset, limit: int) -> lis
             states, _ = prefix.states(point.chart[None], seen[None])
             logits = model.sharpened(model.head(states), states, 1)
             label = point.chart * cells.bins + cell[:, 0]
-            first = prefix.first()
-            tokens = [Token(first, torch.zeros_like(first), label, model.norm(prefix.start))]
-            for c in (1, 2):
-                own = logits[0, :, c - 1]
-                offset = cells.restrict(torch.zeros_like(own), cell[:, :c]).clamp_min(-1e30)
-                tokens.append(Token(own, offset, cell[:, c], states[0, :, c - 1]))
-            parts.append(tokens)
+            first = Token(prefix.first(), cell[:, :0], label, model.norm(prefix.start))
+            parts.append(
+                [first, *(Token(logits[0, :, c - 1], cell[:, :c], cell[:, c], states[0, :, c - 1]) for c in (1, 2))]
+            )
     return [Token(*(torch.cat(field) for field in zip(*token))) for token in zip(*parts)]
 
 
 def _find_certainty(model: AQuaMaM, tokens: list[Token]) -> None:
     """Let each token's factor depend on its state as far as held-out images bear it out."""
-    found = [_context(token) for token in tokens]
+    found = [_context(token, model.cells) for token in tokens]
     layer = model.certainty or model.add_certainty()
     with torch.no_grad():
         layer.weight.add_(torch.stack([weight for weight, _ in found]))
@@ -108,18 +135,18 @@ def _find_certainty(model: AQuaMaM, tokens: list[Token]) -> None:
     model.config = replace(model.config, certainty=True)
 
 
-def _context(token: Token) -> tuple[Float[Tensor, "dim"], Float[Tensor, ""]]:
+def _context(token: Token, cells: Cells) -> tuple[Float[Tensor, "dim"], Float[Tensor, ""]]:
     """Weight and bias of the log factor; how far it may depend on the state is chosen by the last quarter of the images."""
     cut = len(token.labels) * 3 // 4
     left_out = token.part(slice(cut, None))
     costs = []
     for penalty in PENALTIES:
-        weight, bias = _fitted(token.part(slice(cut)), penalty)
-        costs.append(_surprise(left_out, torch.exp(left_out.states @ weight + bias)[:, None]))
-    return _fitted(token, PENALTIES[int(torch.tensor(costs).argmin())])
+        weight, bias = _fitted(token.part(slice(cut)), cells, penalty)
+        costs.append(left_out.surprise(cells, torch.exp(left_out.states @ weight + bias)[:, None]))
+    return _fitted(token, cells, PENALTIES[int(torch.stack(costs).argmin())])
 
 
-def _fitted(token: Token, penalty: float) -> tuple[Float[Tensor, "dim"], Float[Tensor, ""]]:
+def _fitted(token: Token, cells: Cells, penalty: float) -> tuple[Float[Tensor, "dim"], Float[Tensor, ""]]:
     weight = token.states.new_zeros(token.states.shape[1]).requires_grad_()
     bias = token.states.new_zeros(()).requires_grad_()
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=60, line_search_fn="strong_wolfe")
@@ -127,7 +154,7 @@ def _fitted(token: Token, penalty: float) -> tuple[Float[Tensor, "dim"], Float[T
     def cost() -> Tensor:
         optimizer.zero_grad()
         factor = torch.exp(token.states @ weight + bias)[:, None]
-        loss = F.cross_entropy(token.scaled(factor), token.labels) + penalty * weight.square().sum()
+        loss = token.surprise(cells, factor) + penalty * weight.square().sum()
         loss.backward()
         return loss
 
@@ -136,20 +163,16 @@ def _fitted(token: Token, penalty: float) -> tuple[Float[Tensor, "dim"], Float[T
     return weight.detach(), bias.detach()
 
 
-def _surprise(token: Token, factor: float | Tensor) -> float:
-    return float(F.cross_entropy(token.scaled(factor), token.labels))
-
-
-def temper_coverage(model: AQuaMaM, batches: Iterable[Batch]) -> float:
+def temper_coverage(model: AQuaMaM, images: Sequence[Look]) -> float:
     """Sharpen or flatten all tokens of `model` by one factor, in place, so that its regions at `LEVELS` cover what they say as nearly as
     they can; returns the factor.
 
     What regions cover is measured at three factors and taken as linear between them, and again from there while the best lies at an
     end: thousands of images tell it to a percent, and each costs as much as drawing `DRAWS` samples three times.
     """
-    batches, factor = list(batches), 1.0
+    factor = 1.0
     for _ in range(ROUNDS):
-        log_factor = _covering(model, batches)
+        log_factor = _covering(model, images)
         _scale(model, [math.exp(log_factor)] * 3)
         factor *= math.exp(log_factor)
         if abs(log_factor) < STEP:
@@ -157,15 +180,14 @@ def temper_coverage(model: AQuaMaM, batches: Iterable[Batch]) -> float:
     return factor
 
 
-def _covering(model: AQuaMaM, batches: list[Batch]) -> float:
+def _covering(model: AQuaMaM, images: Sequence[Look]) -> float:
     """The logarithm of the best factor within `STEP` of 0; the model stays as it is."""
     sharpness = model.config.sharpness
     levels = torch.tensor(LEVELS, dtype=torch.float64)
-    at = torch.tensor([-STEP, 0.0, STEP], dtype=torch.float64)
     found = []
-    for log_factor in at.tolist():
+    for log_factor in (-STEP, 0.0, STEP):
         _scale(model, [math.exp(log_factor)] * 3)
-        found.append((held_out_masses(model, batches)[:, None] <= levels.to(model.start.device)).double().mean(0).cpu())
+        found.append(_covered(model, images, LEVELS))
         model.config = replace(model.config, sharpness=sharpness)
     covered = torch.stack(found)  # (factors, levels)
     slope = (covered[2] - covered[0]) / (2 * STEP)
@@ -174,17 +196,52 @@ def _covering(model: AQuaMaM, batches: list[Batch]) -> float:
     return min(max(best, -STEP), STEP)
 
 
+def temper_contrast(model: AQuaMaM, images: Sequence[Look], rounds: int = 3) -> tuple[float, ...]:
+    """Bend the logits of the second and third token of `model`, in place, until its regions cover what they say at every level; returns
+    the slopes (`ModelConfig.contrast`).
+
+    One factor moves all regions together. Where small ones cover too little and large ones too much, the top of the distributions must
+    become flatter and their feet steeper. Three slopes by Gauss-Newton steps, what they change measured on the images: each round
+    costs as much as drawing `DRAWS` samples of every image four times.
+    """
+    levels = torch.tensor(SHAPE_LEVELS, dtype=torch.float64)
+    best = torch.tensor(model.config.contrast, dtype=torch.float64).log()
+
+    def off(log_slopes: Tensor) -> Tensor:
+        model.config = replace(model.config, contrast=tuple(round(slope, 6) for slope in log_slopes.exp().tolist()))
+        return _covered(model, images, SHAPE_LEVELS) - levels
+
+    left = off(best)
+    for _ in range(rounds):
+        steps = SHAPE_STEP * torch.eye(3, dtype=torch.float64)
+        effect = torch.stack([(off(best + step) - left) / SHAPE_STEP for step in steps], -1)  # (levels, slopes)
+        ridge = 1e-2 * effect.square().sum() * torch.eye(3, dtype=torch.float64)  # what hardly matters stays
+        move = -torch.linalg.solve(effect.mT @ effect + ridge, effect.mT @ left).clamp(-SHAPE_REACH, SHAPE_REACH)
+        there = off(best + move)
+        if there.square().sum() >= left.square().sum():
+            break
+        best, left = best + move, there
+    off(best)
+    return model.config.contrast
+
+
+def _covered(model: AQuaMaM, images: Sequence[Look], levels: Sequence[float]) -> Float[Tensor, "levels"]:
+    """The share of truths in the posteriors' regions of each level."""
+    at = torch.tensor(levels, dtype=torch.float64, device=model.start.device)
+    return (held_out_masses(model, images)[:, None] <= at).double().mean(0).cpu()
+
+
 @torch.inference_mode()
-def held_out_masses(model: nn.Module, batches: Iterable[Batch]) -> Float[Tensor, "n"]:
-    """For each image the mass of the region of the posterior that just holds the truth, from `DRAWS` samples."""
+def held_out_masses(model: nn.Module, images: Sequence[Look]) -> Float[Tensor, "n"]:
+    """For each truth the mass of the region of the posterior that just holds it, from `DRAWS` samples."""
     generator = torch.Generator(device=next(model.parameters()).device).manual_seed(0)
     masses = []
-    for batch in batches:
-        posterior = model(batch.images)
+    for look in images:
+        posterior = model(look.images)
         drawn = posterior.sample((DRAWS,), generator=generator)
-        truth = posterior.log_prob(batch.rotations[:, 0].to(drawn))
-        lots = torch.rand(truth.shape, generator=generator, device=truth.device)
-        masses.append(density_pit(truth, posterior.log_prob(drawn), lots))
+        at_draws, at_truths = posterior.log_prob(drawn), posterior.log_prob(look.truths.to(drawn))
+        lots = torch.rand(at_truths.shape, generator=generator, device=drawn.device)
+        masses += [density_pit(truth, at_draws, lot) for truth, lot in zip(at_truths, lots)]
     return torch.cat(masses).double()
 
 
@@ -194,7 +251,8 @@ def unevenness(u: Float[Tensor, "n"]) -> float:
     return float((u.sort().values - even).square().mean())
 
 
-def _likeliest(token: Token) -> float:
+def _likeliest(token: Token, cells: Cells) -> float:
     """The factor of least cost, which is convex in it."""
     bounds = (math.log(0.125), math.log(8))
-    return math.exp(float(minimize_scalar(lambda x: _surprise(token, math.exp(x)), bounds=bounds, method="bounded").x))
+    found = minimize_scalar(lambda x: float(token.surprise(cells, math.exp(x))), bounds=bounds, method="bounded")
+    return math.exp(float(found.x))

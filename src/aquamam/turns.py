@@ -22,13 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aquamam.datasets.base import RotationDataset
-from aquamam.datasets.stream import one_pass
 from aquamam.distribution import RotationDistribution
 from aquamam.errors import InputError
 from aquamam.images import ImageInput
 from aquamam.model import AQuaMaM
 from aquamam.rotations import inverse, multiply
-from aquamam.tempering import AIMS, held_out_masses, unevenness
+from aquamam.tempering import AIMS, held_out_masses, looks, unevenness
 
 MOST = 64  # turns
 FACTOR = "turned_sharpness"  # where a checkpoint's description keeps what `temper_turned` found
@@ -128,15 +127,17 @@ def temper_turned(
     """
     if aim not in AIMS:
         raise InputError(f"temperatures aim at {' or '.join(AIMS)}, got {aim!r}.")
-    batches = list(one_pass(dataset, 50, limit=limit))
+    images = looks(dataset, limit)
 
     def surprise(log_factor: float) -> float:
         looking = turned(model, turns, math.exp(log_factor))
         with torch.inference_mode():
-            return -float(torch.cat([looking(b.images).log_prob(b.rotations[:, 0]) for b in batches]).double().mean())
+            return -float(
+                torch.cat([looking(look.images).log_prob(look.truths) for look in images], -1).double().mean()
+            )
 
     def miscoverage(log_factor: float) -> float:
-        return unevenness(held_out_masses(turned(model, turns, math.exp(log_factor)), batches))
+        return unevenness(held_out_masses(turned(model, turns, math.exp(log_factor)), images))
 
     best = minimize_scalar(surprise, bounds=(-0.5, 1.5), method="bounded", options={"xatol": 0.02}).x
     if aim == "coverage":

@@ -57,7 +57,7 @@ def parse_time(text: str) -> float:
 
 
 # fields of a model that may change when its training goes on
-CHANGEABLE = ("by_volume", "dropout", "sharpness")
+CHANGEABLE = ("by_volume", "contrast", "dropout", "sharpness", "spill")
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:

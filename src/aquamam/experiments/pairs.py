@@ -61,8 +61,8 @@ class Sentences:
     """The token sequences of pairs under a model's cells, and their log-probabilities."""
 
     def __init__(self, pairs: Pairs, cells: Cells):
-        if cells.by_volume:
-            raise InputError("pairs are read by networks that know legal bins alone; set by_volume=false.")
+        if cells.by_volume or cells.spill:
+            raise InputError("pairs are read by networks that know legal bins alone; set by_volume=false and spill=0.")
         self.pairs, self.cells = pairs, cells
         self.point = cells.chart.split(pairs.q)
         self.cell = cells.locate(self.point)
