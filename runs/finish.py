@@ -29,7 +29,7 @@ FIGURES = (
 TURNS = 8
 # for the likeliest temperatures, for those that cover, and for those of several looks
 IMAGES, COVER, TURNED = 8000, 6000, 200
-CONTRAST = 2500  # of those that cover
+CONTRAST = 1500  # of those that cover
 GROUPS = 2  # sure and unsure views are calibrated apart
 
 
@@ -62,11 +62,12 @@ def main() -> None:
         learn(model, alike=data.alike.to_dict())
     factors = temper(model, data, IMAGES, certainty=True)
     print("factors of the tokens:", {name: round(factor, 3) for name, factor in factors.items()}, flush=True)
-    images = looks(renders("cover", COVER), COVER)
-    factors["all"] = temper_coverage(model, images)
-    print("and of all:", round(factors["all"], 3), flush=True)
+    images, likeliest = looks(renders("cover", COVER), COVER), model.config.sharpness[0]
+    temper_coverage(model, images)
     if args.contrast:
         print("contrast:", temper_contrast(model, images[: CONTRAST // 50]), flush=True)
+    factors["all"] = model.config.sharpness[0] / likeliest
+    print("and of all:", round(factors["all"], 3), flush=True)
     for turns in (4, TURNS) if args.turned_images else ():
         print(
             f"in {turns} turns:",

@@ -319,14 +319,11 @@ class Cells:
         u = self.centre(cell)
         if self.density == "paper":
             return u / u.norm(dim=-1, keepdim=True).clamp_min(1)
-        corner = (
-            self.inner(cell).double()
-            * (self.chart.half_width / self.bins)
-            * torch.where(2 * cell + 1 < self.bins, -1.0, 1.0)
-        )
         inside = self.chart.contains(u)[..., None]
         if bool(inside.all()):
             return u
+        side = torch.where(2 * cell + 1 < self.bins, -1.0, 1.0)
+        corner = self.inner(cell).double() * (self.chart.half_width / self.bins) * side
         step = u - corner
         lowest, highest = torch.zeros_like(u[..., :1]), torch.ones_like(u[..., :1])
         for _ in range(40):  # where the segment from corner to centre leaves D

@@ -27,18 +27,47 @@ class KeysValues(NamedTuple):
 CACHE_FLOATS = 1 << 21
 
 
+# what torch.compile itself calls on CPUs: linear maps with something after them in one pass; builds without oneDNN lack it
+ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+FEW = 32  # rows that are not worth its set-up
+
+
+def _recorded(x: Tensor) -> bool:
+    """Whether somebody may ask for gradients or a graph; otherwise, on CPUs, results may be written in place."""
+    recording = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return recording or x.device.type != "cpu" or x.dtype != torch.float32
+
+
+# --- outside of autograd ------------------------------------------------------------------------------------------------------------
+
+
+def _by_onednn(x: Tensor) -> bool:
+    return ONEDNN is not None and x.numel() >= FEW * x.shape[-1] and bool(torch.backends.mkldnn.enabled)  # type: ignore[attr-defined]
+
+
+def _linear(x: Float[Tensor, "*rows before"], weight: Tensor, bias: Tensor) -> Float[Tensor, "*rows after"]:
+    return ONEDNN(x, weight, bias, "none", [], "none") if _by_onednn(x) else F.linear(x, weight, bias)  # type: ignore[misc]
+
+
 def _linear_gelu(x: Float[Tensor, "rows before"], linear: nn.Linear) -> Float[Tensor, "rows after"]:
-    """gelu(linear(x)) outside of autograd: in one pass where oneDNN is there and the rows are worth its set-up, else in place."""
-    if FUSED_GELU is not None and len(x) >= 32 and torch.backends.mkldnn.enabled:  # type: ignore[attr-defined]
-        return FUSED_GELU(x, linear.weight, linear.bias, "gelu", [], "none")
+    if _by_onednn(x):
+        return ONEDNN(x, linear.weight, linear.bias, "gelu", [], "none")  # type: ignore[misc]
     y = linear(x)
-    if len(x) >= 32:
-        return torch.ops.aten.gelu_(y)
-    return torch.erf(y * math.sqrt(0.5)).add_(1).mul_(y).mul_(0.5)  # oneDNN's takes ten times as long to set up
+    return _few_gelu(y) if len(x) < FEW else torch.ops.aten.gelu_(y)
 
 
-# what torch.compile itself calls on CPUs; builds without oneDNN lack it
-FUSED_GELU = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+def _few_gelu(x: Tensor) -> Tensor:
+    """gelu(x) of few numbers: oneDNN's takes ten times as long to set up."""
+    return torch.erf(x * math.sqrt(0.5)).add_(1).mul_(x).mul_(0.5)
+
+
+def _plus_linear(
+    base: Float[Tensor, "rows after"], x: Float[Tensor, "rows before"], linear: nn.Linear
+) -> Float[Tensor, "rows after"]:
+    """base + linear(x), neither sum with a pass over memory of its own."""
+    if _by_onednn(x):
+        return ONEDNN.binary(x, base, linear.weight, linear.bias, "add")  # type: ignore[union-attr]
+    return torch.add(base, linear.bias).addmm_(x, linear.weight.t())
 
 
 class Block(nn.Module):
@@ -70,15 +99,12 @@ class Block(nn.Module):
         if not self._unrecorded(x):
             x = x + self._drop(self.out(attended))
             return x + self._drop(self.linear2(self._drop(F.gelu(self.linear1(self.norm2(x))))))
-        # the biases first and the products on top of them: neither sum takes a pass over memory of its own
-        rows = torch.add(x, self.out.bias).flatten(0, -2).addmm_(attended.flatten(0, -2), self.out.weight.t())
-        hidden = _linear_gelu(self.norm2(rows), self.linear1)
-        return rows.add_(self.linear2.bias).addmm_(hidden, self.linear2.weight.t()).reshape(x.shape)
+        rows = _plus_linear(x.flatten(0, -2), attended.flatten(0, -2), self.out)
+        return _plus_linear(rows, _linear_gelu(self.norm2(rows), self.linear1), self.linear2).reshape(x.shape)
 
     def _unrecorded(self, x: Tensor) -> bool:
         """Whether nobody will ask for gradients, a graph or dropout: then results may be written in place, a few images at a time."""
-        recorded = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
-        return not (recorded or self.training) and x.device.type == "cpu" and x.dtype == torch.float32
+        return not (self.training or _recorded(x))
 
     def prefix(
         self, x: Float[Tensor, "batch tokens dim"], last: bool = False
@@ -99,13 +125,14 @@ class Block(nn.Module):
 
     def _prefix(self, x: Tensor, last: bool) -> tuple[Tensor, KeysValues]:
         y = self.norm1(x)
+        linear = _linear if self._unrecorded(x) else F.linear
         if last:
             dim = x.shape[-1]
             query = F.linear(y[:, -1:], self.qkv.weight[:dim], self.qkv.bias[:dim])
-            key, value = F.linear(y, self.qkv.weight[dim:], self.qkv.bias[dim:]).chunk(2, -1)
+            key, value = linear(y, self.qkv.weight[dim:], self.qkv.bias[dim:]).chunk(2, -1)
             x = x[:, -1:]
         else:
-            query, key, value = self.qkv(y).chunk(3, -1)
+            query, key, value = linear(y, self.qkv.weight, self.qkv.bias).chunk(3, -1)
         query, key, value = (self._heads(part) for part in (query, key, value))
         attended = F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout if self.training else 0.0)
         return self._finish(x, attended.transpose(1, 2).flatten(-2)), KeysValues(key, value)
@@ -190,7 +217,12 @@ class ComponentEmbedding(nn.Module):
     def forward(self, q: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch dim"]:
         phase = q[..., None] * self.frequency  # type: ignore[operator]
         waves = torch.stack([phase.sin(), phase.cos()], -1).flatten(-2)
-        return self.mlp(torch.cat([q[..., None], waves], -1))
+        x = torch.cat([q[..., None], waves], -1)
+        if _recorded(x) or x.numel() >= FEW * x.shape[-1]:
+            return self.mlp(x)
+        for layer in self.mlp:
+            x = _few_gelu(x) if isinstance(layer, nn.GELU) else layer(x)
+        return x
 
 
 class CategoryEmbedding(nn.Module):
@@ -213,7 +245,11 @@ class PatchEmbedding(nn.Module):
         self.project = nn.Conv2d(channels, dim, patch, patch)
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
-        return self.project(images).flatten(2).transpose(1, 2)
+        """As a matrix product: a little quicker than the convolution that it is, and its output is laid out as the next layer wants it."""
+        patch, (height, width) = self.project.kernel_size[0], images.shape[-2:]
+        grid = images.unflatten(-1, (width // patch, patch)).unflatten(-3, (height // patch, patch))
+        patches = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (batch, tokens, channels * patch * patch)
+        return F.linear(patches, self.project.weight.flatten(1), self.project.bias)
 
 
 class ResidualBlock(nn.Module):
@@ -306,4 +342,4 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": BatchNorm, "group": _gr
 def normalise(images: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch channels height width"]:
     """uint8 or [0, 1] -> [-1, 1]: mean 0.5, standard deviation 0.5."""
     images = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-    return images * 2 - 1
+    return torch.add(images.new_full((), -1.0), images, alpha=2)

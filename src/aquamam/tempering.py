@@ -25,7 +25,7 @@ from aquamam.datasets.stream import one_pass
 from aquamam.errors import InputError
 from aquamam.labels import draw_labels
 from aquamam.metrics import density_pit
-from aquamam.model import AQuaMaM
+from aquamam.model import AQuaMaM, ModelConfig
 
 TOKENS = ("first", "second", "third")
 AIMS = ("likelihood", "coverage")
@@ -197,32 +197,47 @@ def _covering(model: AQuaMaM, images: Sequence[Look]) -> float:
 
 
 def temper_contrast(model: AQuaMaM, images: Sequence[Look], rounds: int = 3) -> tuple[float, ...]:
-    """Bend the logits of the second and third token of `model`, in place, until its regions cover what they say at every level; returns
-    the slopes (`ModelConfig.contrast`).
+    """Bend the logits of the second and third token of `model`, and scale all, in place, until its regions cover what they say at every
+    level; returns the slopes (`ModelConfig.contrast`).
 
     One factor moves all regions together. Where small ones cover too little and large ones too much, the top of the distributions must
-    become flatter and their feet steeper. Three slopes by Gauss-Newton steps, what they change measured on the images: each round
-    costs as much as drawing `DRAWS` samples of every image four times.
+    become flatter and their feet steeper. Three slopes and the factor by Gauss-Newton steps, what they change measured on the images:
+    each round costs as much as drawing `DRAWS` samples of every image five times.
     """
-    levels = torch.tensor(SHAPE_LEVELS, dtype=torch.float64)
-    best = torch.tensor(model.config.contrast, dtype=torch.float64).log()
+    levels, config = torch.tensor(SHAPE_LEVELS, dtype=torch.float64), model.config
+    best = torch.zeros(4, dtype=torch.float64)
 
-    def off(log_slopes: Tensor) -> Tensor:
-        model.config = replace(model.config, contrast=tuple(round(slope, 6) for slope in log_slopes.exp().tolist()))
+    def off(logs: Tensor) -> Tensor:
+        _bend(model, config, logs)
         return _covered(model, images, SHAPE_LEVELS) - levels
 
     left = off(best)
     for _ in range(rounds):
-        steps = SHAPE_STEP * torch.eye(3, dtype=torch.float64)
-        effect = torch.stack([(off(best + step) - left) / SHAPE_STEP for step in steps], -1)  # (levels, slopes)
-        ridge = 1e-2 * effect.square().sum() * torch.eye(3, dtype=torch.float64)  # what hardly matters stays
+        steps = SHAPE_STEP * torch.eye(4, dtype=torch.float64)
+        effect = torch.stack(
+            [(off(best + step) - left) / SHAPE_STEP for step in steps], -1
+        )  # (levels, slopes and factor)
+        ridge = 1e-2 * effect.square().sum() * torch.eye(4, dtype=torch.float64)  # what hardly matters stays
         move = -torch.linalg.solve(effect.mT @ effect + ridge, effect.mT @ left).clamp(-SHAPE_REACH, SHAPE_REACH)
-        there = off(best + move)
-        if there.square().sum() >= left.square().sum():
+        for share in (1.0, 0.5, 0.25):  # what is measured bends, and has luck in it
+            there = off(best + share * move)
+            if there.square().sum() < left.square().sum():
+                best, left = best + share * move, there
+                break
+        else:
             break
-        best, left = best + move, there
-    off(best)
+    _bend(model, config, best)
     return model.config.contrast
+
+
+def _bend(model: AQuaMaM, config: ModelConfig, logs: Float[Tensor, "4"]) -> None:
+    """The config with its slopes and its factors changed by the exponentials of these."""
+    *slopes, factor = logs.exp().tolist()
+    model.config = replace(
+        config,
+        contrast=tuple(round(old * new, 6) for old, new in zip(config.contrast, slopes)),
+        sharpness=tuple(round(old * factor, 6) for old in config.sharpness),
+    )
 
 
 def _covered(model: AQuaMaM, images: Sequence[Look], levels: Sequence[float]) -> Float[Tensor, "levels"]:
