@@ -11,6 +11,7 @@ _HOMES: dict[str, str] = {
     "ModelConfig": "model",
     "Tracker": "tracking",
     "calibrate": "regions",
+    "compiled": "compiled",
     "fuse": "fusion",
     "import_original": "checkpoint",
     "load": "checkpoint",

@@ -38,14 +38,8 @@ class Encoder(nn.Module):
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         model = self.model
-        # the same steps as AQuaMaM.encode, without its checks and its search for equal categories
-        x = model.embed(image if model.config.embedding == "category" else image * 2 - 1)
-        x = torch.cat([x, model.start.expand(x.shape[0], 1, -1)], 1) + model.position[:-2]
-        states: list[Tensor] = []
-        for i, block in enumerate(model.blocks):
-            x, keys_values = block.prefix(x, last=i == len(model.blocks) - 1)  # type: ignore[operator]
-            states += keys_values
-        return (model.first_logits(x[:, -1]), *states)
+        start, layers = model.encoded(image if model.config.embedding == "category" else image * 2 - 1)
+        return (model.first_logits(start), *(tensor for layer in layers for tensor in layer))
 
 
 class Decoder(nn.Module):

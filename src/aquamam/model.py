@@ -171,16 +171,20 @@ class AQuaMaM(nn.Module):
         copies = None
         if self.config.embedding == "category":  # equal inputs are encoded once
             prepared, copies = prepared.unique(return_inverse=True)
-        x = self.embed(prepared if self.config.embedding == "category" else normalise(prepared))
-        x = torch.cat([x, self.start.expand(len(x), 1, -1)], 1) + self.position[:-2]
+        start, layers = self.encoded(prepared if self.config.embedding == "category" else normalise(prepared))
+        if copies is not None and len(copies) != len(start):
+            start, layers = start[copies], [KeysValues(k[copies], v[copies]) for k, v in layers]
+        return Prefix(self, layers, start)
+
+    def encoded(self, images: Tensor) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]]:
+        """The last state of [START], and what every layer keeps of images in [-1, 1] or of categories."""
+        x = self.embed(images)
+        x = torch.cat([x, self.start.expand(x.shape[0], 1, -1)], 1) + self.position[:-2]
         layers = []
         for i, block in enumerate(self.blocks):
             x, keys_values = block.prefix(x, last=i == len(self.blocks) - 1)  # type: ignore[operator]
             layers.append(keys_values)
-        start = x[:, -1]
-        if copies is not None and len(copies) != len(start):
-            start, layers = start[copies], [KeysValues(k[copies], v[copies]) for k, v in layers]
-        return Prefix(self, layers, start)
+        return x[:, -1], layers
 
     def first_logits(self, start: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch first_tokens"]:
         """Logits of the first token from the last state of the encoder."""
@@ -274,8 +278,15 @@ class Prefix:
         x = torch.stack([model.components[c](seen[..., c - done]) + model.position[c - 2] for c in steps], 2)
         if model.cells.chart.count > 1:
             x = x + model.chart_embed(chart.T)[:, :, None]
+        x, own = self.extended(x, tuple(state.transpose(0, 1) for state in past))
+        return model.norm(x).transpose(0, 1), tuple(state.transpose(0, 1) for state in own)
+
+    def extended(
+        self, x: Float[Tensor, "batch rotations steps dim"], past: tuple[Tensor, ...]
+    ) -> tuple[Float[Tensor, "batch rotations steps dim"], list[Tensor]]:
+        """Rotation tokens after all layers, and what these keep of them."""
         own = []
-        for i, (block, keys_values) in enumerate(zip(model.blocks, self.layers)):
-            x, state = block.extend(x, keys_values, past[i].transpose(0, 1) if past else None)  # type: ignore[operator]
-            own.append(state.transpose(0, 1))
-        return model.norm(x).transpose(0, 1), tuple(own)
+        for i, (block, keys_values) in enumerate(zip(self.model.blocks, self.layers)):
+            x, state = block.extend(x, keys_values, past[i] if past else None)  # type: ignore[operator]
+            own.append(state)
+        return x, own
