@@ -15,7 +15,7 @@ from benchmarks import core, growth, startup
 from benchmarks.measure import Figure, machine, report, use_cpu_time
 
 PARTS: dict[str, Callable[[int], list[Figure]]] = {
-    "rotations": lambda rounds: core.likelihoods_and_samples(rounds, share=10),
+    "rotations": lambda rounds: core.likelihoods_and_samples(2 * rounds, share=10),
     "predictions": core.predictions,
     "encoder": core.encoder_share,
     "training": lambda rounds: [core.training_step(rounds)],
