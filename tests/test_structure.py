@@ -26,6 +26,7 @@ ORDER = [
     ["modes"],
     ["layers"],
     ["model"],
+    ["compiled"],
     ["baselines"],
     ["recipes"],
     ["checkpoint"],

@@ -8,6 +8,7 @@ import torch
 from synthetic import KnownMixture
 from train_tiny import MODEL
 
+from aquamam import tempering
 from aquamam.checkpoint import load, save_model
 from aquamam.datasets.rendered import RenderedDataset
 from aquamam.errors import InputError
@@ -60,8 +61,10 @@ def test_factors_that_were_put_in_are_taken_out(aim):
     assert model.config.sharpness == pytest.approx((1, 1, 1), rel=0.1)
 
 
-def test_coverage_is_found_from_far_away():
+def test_coverage_is_found_from_far_away(monkeypatch):
     """One measurement reaches a factor of 1.1; it goes on from there."""
+    monkeypatch.setattr(tempering, "TRUTHS", 1)
+    monkeypatch.setattr(tempering, "DRAWS", 50)
     model = sure_model()
     data = Redrawn(model, length=1000)
     model.config = replace(model.config, sharpness=(1.35, 1.35, 1.35))
@@ -80,7 +83,9 @@ def misshapen() -> tuple[AQuaMaM, Redrawn]:
     return model, data
 
 
-def test_the_shape_of_distributions_is_mended_by_contrast_and_not_by_a_factor(misshapen):
+def test_the_shape_of_distributions_is_mended_by_contrast_and_not_by_a_factor(misshapen, monkeypatch):
+    monkeypatch.setattr(tempering, "TRUTHS", 1)  # these images have no more
+    monkeypatch.setattr(tempering, "DRAWS", 50)
     model, data = misshapen
     images = looks(data, 1000)
     mode = model(images[0].images).mode
