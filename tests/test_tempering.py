@@ -85,7 +85,6 @@ def misshapen() -> tuple[AQuaMaM, Redrawn]:
 
 def test_the_shape_of_distributions_is_mended_by_contrast_and_not_by_a_factor(misshapen, monkeypatch):
     monkeypatch.setattr(tempering, "TRUTHS", 1)  # these images have no more
-    monkeypatch.setattr(tempering, "DRAWS", 50)
     model, data = misshapen
     images = looks(data, 1000)
     mode = model(images[0].images).mode
