@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import aquamam
-from aquamam import layers, sentences
+from aquamam import layers, products, sentences
 from aquamam.errors import InputError
 from aquamam.images import to_rgb
 from aquamam.model import AQuaMaM, ModelConfig
@@ -147,7 +147,7 @@ def test_images_in_a_batch_do_not_see_each_other(model, generator):
 def test_outside_of_autograd_the_same_comes_out(model, floats, fused, monkeypatch, generator):
     """In place, a few images at a time, with or without oneDNN's fused GELU: the numbers are those that training sees."""
     monkeypatch.setattr(layers, "CACHE_FLOATS", floats)
-    monkeypatch.setattr(layers, "ONEDNN", layers.ONEDNN if fused else None)
+    monkeypatch.setattr(products, "ONEDNN", products.ONEDNN if fused else None)
     x, q = inputs(model, 5), random_quat((20, 5), generator=generator)
     kept = x.clone()
     recorded = model(x)

@@ -24,6 +24,7 @@ ORDER = [
     ["distribution"],
     ["sentences"],
     ["modes"],
+    ["products"],
     ["layers"],
     ["model"],
     ["compiled"],

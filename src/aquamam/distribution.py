@@ -20,6 +20,12 @@ from aquamam.symmetry import SymmetryGroup, told_symmetry
 CHUNK_FLOATS = 16_000_000
 
 
+def even_chunks(count: int, at_most: int) -> list[int]:
+    """Sizes of as few chunks as will do, equal within one: a small last one would keep a matrix product from its full rate."""
+    parts = max(1, -(-count // at_most))
+    return [(count + part) // parts for part in range(parts)]
+
+
 class Estimate(NamedTuple):
     """A Monte Carlo estimate and its standard error."""
 
@@ -83,9 +89,7 @@ class RotationDistribution(Distribution):
         """
         q, sample_shape = self._flatten(value)
         score = self._own_log_prob if self.alike is None else self._even_log_prob
-        log_p = torch.cat(
-            [score(part) for part in q.split(self._rotations_per_chunk())] or [q.new_zeros((0, self._batch))]
-        )
+        log_p = torch.cat([score(part) for part in q.split(even_chunks(len(q), self._rotations_per_chunk()))])
         return convert_log_density(log_p.reshape(sample_shape + self.batch_shape).to(value.dtype), to=measure)
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
@@ -157,8 +161,7 @@ class RotationDistribution(Distribution):
         return new
 
     def _own_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
-        parts = [self._log_prob(part) for part in q.split(self._rotations_per_chunk())]
-        return torch.cat(parts) if parts else q.new_zeros((0, self._batch))
+        return torch.cat([self._log_prob(part) for part in q.split(even_chunks(len(q), self._rotations_per_chunk()))])
 
     def _even_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         """The mean of the density over the class of each rotation."""

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from aquamam import products
+
 
 class KeysValues(NamedTuple):
     """Keys and values of one image's prefix in one layer, shared by all rotations of that image."""
@@ -24,50 +26,13 @@ class KeysValues(NamedTuple):
 
 # Hidden activations of the images that are encoded at once, in floats a thread: few enough to stay in cache and in memory that is already
 # mapped, many enough that the weights are not read over and over.
-CACHE_FLOATS = 1 << 21
-
-
-# what torch.compile itself calls on CPUs: linear maps with something after them in one pass; builds without oneDNN lack it
-ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-FEW = 32  # rows that are not worth its set-up
+CACHE_FLOATS = 1 << 20
 
 
 def _recorded(x: Tensor) -> bool:
     """Whether somebody may ask for gradients or a graph; otherwise, on CPUs, results may be written in place."""
     recording = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
     return recording or x.device.type != "cpu" or x.dtype != torch.float32
-
-
-# --- outside of autograd ------------------------------------------------------------------------------------------------------------
-
-
-def _by_onednn(x: Tensor) -> bool:
-    return ONEDNN is not None and x.numel() >= FEW * x.shape[-1] and bool(torch.backends.mkldnn.enabled)  # type: ignore[attr-defined]
-
-
-def _linear(x: Float[Tensor, "*rows before"], weight: Tensor, bias: Tensor) -> Float[Tensor, "*rows after"]:
-    return ONEDNN(x, weight, bias, "none", [], "none") if _by_onednn(x) else F.linear(x, weight, bias)  # type: ignore[misc]
-
-
-def _linear_gelu(x: Float[Tensor, "rows before"], linear: nn.Linear) -> Float[Tensor, "rows after"]:
-    if _by_onednn(x):
-        return ONEDNN(x, linear.weight, linear.bias, "gelu", [], "none")  # type: ignore[misc]
-    y = linear(x)
-    return _few_gelu(y) if len(x) < FEW else torch.ops.aten.gelu_(y)
-
-
-def _few_gelu(x: Tensor) -> Tensor:
-    """gelu(x) of few numbers: oneDNN's takes ten times as long to set up."""
-    return torch.erf(x * math.sqrt(0.5)).add_(1).mul_(x).mul_(0.5)
-
-
-def _plus_linear(
-    base: Float[Tensor, "rows after"], x: Float[Tensor, "rows before"], linear: nn.Linear
-) -> Float[Tensor, "rows after"]:
-    """base + linear(x), neither sum with a pass over memory of its own."""
-    if _by_onednn(x):
-        return ONEDNN.binary(x, base, linear.weight, linear.bias, "add")  # type: ignore[union-attr]
-    return torch.add(base, linear.bias).addmm_(x, linear.weight.t())
 
 
 class Block(nn.Module):
@@ -95,12 +60,19 @@ class Block(nn.Module):
         """(..., tokens, dim) -> (..., heads, tokens, head_dim)"""
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
 
-    def _finish(self, x: Tensor, attended: Tensor) -> Tensor:
+    def _finish(self, x: Tensor, attended: Tensor, again: bool = False) -> Tensor:
         if not self._unrecorded(x):
             x = x + self._drop(self.out(attended))
             return x + self._drop(self.linear2(self._drop(F.gelu(self.linear1(self.norm2(x))))))
-        rows = _plus_linear(x.flatten(0, -2), attended.flatten(0, -2), self.out)
-        return _plus_linear(rows, _linear_gelu(self.norm2(rows), self.linear1), self.linear2).reshape(x.shape)
+        rows = products.plus_linear(x.flatten(0, -2), attended.flatten(0, -2), self.out, again=again)
+        hidden = products.linear_gelu(self.norm2(rows), self.linear1, again=again)
+        return products.plus_linear(rows, hidden, self.linear2, again=again).reshape(x.shape)
+
+    def _qkv(self, y: Tensor, skip: int = 0, again: bool = False) -> Tensor:
+        """Queries, keys and values, without the first `skip` numbers."""
+        if self._unrecorded(y):
+            return products.linear(y, self.qkv, skip=skip, again=again)
+        return F.linear(y, self.qkv.weight[skip:], self.qkv.bias[skip:])
 
     def _unrecorded(self, x: Tensor) -> bool:
         """Whether nobody will ask for gradients, a graph or dropout: then results may be written in place, a few images at a time."""
@@ -110,32 +82,35 @@ class Block(nn.Module):
         self, x: Float[Tensor, "batch tokens dim"], last: bool = False
     ) -> tuple[Float[Tensor, "batch outputs dim"], KeysValues]:
         """Full attention among patch tokens and [START]. In the last layer only [START] is read afterwards, so only it is computed."""
-        if not self._unrecorded(x) or len(x) < 2:  # in this order: a graph for any batch must not ask for its length
+        if not self._unrecorded(x):
             return self._prefix(x, last)
+        if len(x) == 1:
+            return self._prefix(x, last, again=True)
         # So few images at a time that activations stay in cache and in memory already mapped: only keys and values last. These are laid
         # out head by head, as the products of `extend` want them.
         batch, tokens, dim = x.shape
         out = x.new_empty(batch, 1 if last else tokens, dim)
         keys, values = x.new_empty(2, batch, self.heads, tokens, dim // self.heads)
-        at_once = max(1, CACHE_FLOATS * torch.get_num_threads() // (tokens * self.linear1.out_features))
-        for part in torch.arange(batch).tensor_split(math.ceil(batch / at_once)):
-            few = slice(int(part[0]), int(part[-1]) + 1)
-            out[few], (keys[few], values[few]) = self._prefix(x[few], last)
+        fitting = CACHE_FLOATS * torch.get_num_threads() // (tokens * self.linear1.out_features)
+        at_once = 1 << max(0, fitting.bit_length() - 1)  # a power of two: many batches are whole numbers of them
+        for start in range(0, batch, at_once):
+            few = slice(start, min(start + at_once, batch))
+            out[few], (keys[few], values[few]) = self._prefix(x[few], last, again=few.stop - start in (1, at_once))
         return out, KeysValues(keys, values)
 
-    def _prefix(self, x: Tensor, last: bool) -> tuple[Tensor, KeysValues]:
+    def _prefix(self, x: Tensor, last: bool, again: bool = False) -> tuple[Tensor, KeysValues]:
+        """again: one image, or as many as `prefix` always takes at once."""
         y = self.norm1(x)
-        linear = _linear if self._unrecorded(x) else F.linear
         if last:
             dim = x.shape[-1]
             query = F.linear(y[:, -1:], self.qkv.weight[:dim], self.qkv.bias[:dim])
-            key, value = linear(y, self.qkv.weight[dim:], self.qkv.bias[dim:]).chunk(2, -1)
+            key, value = self._qkv(y, dim, again).chunk(2, -1)
             x = x[:, -1:]
         else:
-            query, key, value = linear(y, self.qkv.weight, self.qkv.bias).chunk(3, -1)
+            query, key, value = self._qkv(y, again=again).chunk(3, -1)
         query, key, value = (self._heads(part) for part in (query, key, value))
         attended = F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout if self.training else 0.0)
-        return self._finish(x, attended.transpose(1, 2).flatten(-2)), KeysValues(key, value)
+        return self._finish(x, attended.transpose(1, 2).flatten(-2), again and not last), KeysValues(key, value)
 
     def extend(
         self,
@@ -147,7 +122,7 @@ class Block(nn.Module):
         steps, dim = x.shape[-2:]
         if steps == x.shape[1] == 1 and self._unrecorded(x):
             return self._extend_one(x, prefix, past)
-        query, own = self.qkv(self.norm1(x)).split([dim, 2 * dim], -1)
+        query, own = self._qkv(self.norm1(x)).split([dim, 2 * dim], -1)
         if past is not None:
             own = torch.cat([past, own], 2)
         total = own.shape[2]
@@ -218,10 +193,10 @@ class ComponentEmbedding(nn.Module):
         phase = q[..., None] * self.frequency  # type: ignore[operator]
         waves = torch.stack([phase.sin(), phase.cos()], -1).flatten(-2)
         x = torch.cat([q[..., None], waves], -1)
-        if _recorded(x) or x.numel() >= FEW * x.shape[-1]:
+        if _recorded(x) or x.numel() >= products.FEW * x.shape[-1]:
             return self.mlp(x)
         for layer in self.mlp:
-            x = _few_gelu(x) if isinstance(layer, nn.GELU) else layer(x)
+            x = products.few_gelu(x) if isinstance(layer, nn.GELU) else layer(x)
         return x
 
 

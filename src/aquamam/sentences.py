@@ -1,6 +1,6 @@
 """AQuaMaM's posterior: a rotation as a sentence of three bins, each given the earlier ones, on top of anything that tells their logits."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from aquamam.alike import Alike
 from aquamam.cells import Cells
 from aquamam.charts import ChartPoint
-from aquamam.distribution import CHUNK_FLOATS, RotationDistribution, TopK
+from aquamam.distribution import CHUNK_FLOATS, RotationDistribution, TopK, even_chunks
 from aquamam.errors import InputError
 from aquamam.rotations import canonical, multiply
 
@@ -128,9 +128,8 @@ class QuaternionSentences(RotationDistribution):
 
     def _all_first_tokens(self) -> FirstTokens:
         log_p, past = [], []
-        for token in torch.arange(self.cells.first_tokens, device=self._first().device)[:, None].split(
-            self._rotations_per_chunk()
-        ):
+        tokens = torch.arange(self.cells.first_tokens, device=self._first().device)[:, None]
+        for token in tokens.split(even_chunks(len(tokens), self._rotations_per_chunk())):
             first = (token % self.cells.bins)[..., None]
             logits, states = self.conditionals.rest(token // self.cells.bins, self.cells.centre(first).float())
             log_p.append(self.cells.restrict(logits[:, 0, 0].float(), first[:, 0]).log_softmax(-1))
@@ -274,7 +273,7 @@ class QuaternionSentences(RotationDistribution):
         with torch.no_grad():
             parts = [
                 self.decode(_sampler(n, generator), generator, shared=self._same_for_same_bins)
-                for n in _chunks(count, self._rotations_per_chunk())
+                for n in even_chunks(count, self._rotations_per_chunk())
             ]
         return Sentences(*(torch.cat(field) for field in zip(*parts)))
 
@@ -320,11 +319,6 @@ class QuaternionSentences(RotationDistribution):
             kept = order[sorted(first.values())[: len(q)]]
             q[: len(kept), image], log_p[: len(kept), image] = each[kept], score[kept]
         return q, log_p
-
-
-def _chunks(count: int, size: int) -> Iterator[int]:
-    for start in range(0, max(count, 1), size):
-        yield min(size, count - start)
 
 
 def _beam(width: int) -> Choose:
