@@ -139,7 +139,7 @@ def training_step(rounds: int, batch: int = 32) -> Figure:
     return compare(
         f"training step, batch {batch}", lambda: step(ours, lambda: ours.loss(images, q[None])),
         "plain forward and backward", lambda: step(plain, lambda: plain.loss(images, q)),
-        at_least=1.15, rounds=rounds, flops=3 * (encoder_flops(batch) + rotation_flops(batch)),
+        at_least=1.15, rounds=rounds, flops=3 * (encoder_flops(batch) + rotation_flops(batch)), steady=True,
     )  # fmt: skip
 
 
@@ -168,8 +168,9 @@ def toy_training(rounds: int) -> Figure:
         "plain loop",
         plain_step,
         at_least=20,
-        rounds=rounds,
+        rounds=2 * rounds,
         flops=toy_flops(fit),
+        steady=True,
     )
 
 

@@ -38,13 +38,18 @@ class Figure:
 
 def compare(
     name: str, ours: Callable[[], object], other_name: str, other: Callable[[], object], *, at_least: float, rounds: int = 5,
-    other_scale: float = 1.0, note: str = "", flops: float = 0.0,
+    other_scale: float = 1.0, note: str = "", flops: float = 0.0, steady: bool = False,
 ) -> Figure:  # fmt: skip
-    """Median seconds of both, alternating, after one warm-up each. `other_scale` multiplies the other side's time where it ran a share of the work."""
+    """Median seconds of both, alternating, after one warm-up each. `other_scale` multiplies the other side's time where it ran a share of the work.
+
+    steady: for steps of a loop, each turn has a warm-up of its own, so that neither side finds the caches as the other left them.
+    """
     ours(), other()
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for side, work in enumerate((ours, other)):
+            if steady:
+                work()
             times[side].append(_timed(work))
     mine, theirs = statistics.median(times[0]), statistics.median(times[1]) * other_scale
     share = flops / matrix_product_limit() / mine if flops else None

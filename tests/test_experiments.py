@@ -320,8 +320,11 @@ def test_results_are_valid_json_even_when_a_number_is_not_finite(tmp_path):
 
 def test_fits_keep_to_their_device(monkeypatch):
     """No GPU is needed to see it: tensors without data on the device "meta" refuse to meet others."""
+    import torch.distributed.tensor  # optimisers import it, and it needs the Generator that is replaced below
+
     monkeypatch.setattr(torch.Tensor, "unique", lambda t, return_inverse: (t, torch.arange(len(t), device=t.device)))
     monkeypatch.setattr(torch, "Generator", lambda device: SimpleNamespace(manual_seed=lambda seed: None))
+    monkeypatch.setattr(torch.Tensor, "any", lambda t: False)
     for name in ("baselines.ipdf", "distribution"):  # its checks read the data
         monkeypatch.setattr(f"aquamam.{name}.as_unit_quat", lambda q: q.double())
     pairs = toy.toy_pairs()

@@ -178,6 +178,31 @@ def test_one_token_of_one_rotation_equals_the_general_case(model, batch, generat
         assert torch.allclose(general, alone, atol=1e-5)
 
 
+@pytest.mark.parametrize("rotations", [1, 3])
+def test_one_sequence_an_image_equals_prefix_and_rotations(model, rotations, generator):
+    """What training on known rotations takes, and its gradients, are those of encoding first."""
+    images, batch = inputs(model, 2), 2
+    chart = torch.arange(rotations * batch).reshape(rotations, batch) % model.cells.chart.count
+    seen = torch.rand((rotations, batch, 2), generator=generator) - 0.5
+    found = []
+    for at_once in (True, False):
+        if at_once:
+            prepared = model.prepare(images)
+            start, states = model.together(
+                prepared if model.config.embedding == "category" else layers.normalise(prepared), chart, seen
+            )
+        else:
+            prefix = model.encode(images)
+            start, states = model.norm(prefix.start), prefix.states(chart, seen)[0]
+        model.zero_grad()
+        ((start * torch.arange(start.shape[-1])).sum() + states.square().sum() + states.pow(3).sum()).backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        found.append([start, states, *gradients])
+    assert len(found[0]) == len(found[1]) > 10
+    for one, other in zip(*found):
+        assert torch.allclose(one, other, atol=1e-3, rtol=1e-3)
+
+
 def test_no_images_have_no_predictions(model):
     with torch.no_grad():
         posterior = model(inputs(model, 3)[:0])

@@ -112,6 +112,32 @@ class Block(nn.Module):
         attended = F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout if self.training else 0.0)
         return self._finish(x, attended.transpose(1, 2).flatten(-2), again and not last), KeysValues(key, value)
 
+    def together(
+        self, x: Float[Tensor, "batch tokens dim"], mask: Float[Tensor, "queries tokens"], last: bool = False
+    ) -> Float[Tensor, "batch outputs dim"]:
+        """`prefix` and `extend` in one, for training: [START] and the tokens after it attend by the mask, the patch tokens to one another.
+
+        In the last layer the patch tokens are not computed.
+        """
+        start = x.shape[1] - len(mask)
+        y, dropout = self.norm1(x), self.dropout if self.training else 0.0
+        query, key, value = (self._heads(part) for part in self.qkv(y).chunk(3, -1))
+        if last:
+            attended = F.scaled_dot_product_attention(query[:, :, start:], key, value, mask, dropout)
+            x = x[:, start:]
+        else:
+            image = slice(0, start + 1)
+            attended = torch.cat(
+                [
+                    F.scaled_dot_product_attention(
+                        query[:, :, image], key[:, :, image], value[:, :, image], dropout_p=dropout
+                    ),
+                    F.scaled_dot_product_attention(query[:, :, start + 1 :], key, value, mask[1:], dropout),
+                ],
+                2,
+            )
+        return self._finish(x, attended.transpose(1, 2).flatten(-2))
+
     def extend(
         self,
         x: Float[Tensor, "batch rotations steps dim"],

@@ -176,11 +176,45 @@ class AQuaMaM(nn.Module):
             start, layers = start[copies], [KeysValues(k[copies], v[copies]) for k, v in layers]
         return Prefix(self, layers, start)
 
+    def together(
+        self,
+        images: Tensor,
+        chart: Int[Tensor, "rotations batch"],
+        seen: Float[Tensor, "rotations batch 2"],
+    ) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "rotations batch 2 dim"]]:
+        """What the heads read for the first token and for the others, of images in [-1, 1] or categories whose rotations are known
+        beforehand: all tokens of an image are one sequence, and the gradients of few images with many rotations take a fifth less time
+        than those of `encode` and `Prefix.states`."""
+        rotations = len(seen)
+        x, known = self.embedded(images), self.embedded_rotations(chart.T, seen.transpose(0, 1), range(2))
+        x = torch.cat([x, known.flatten(1, 2)], 1)
+        # [START] sees the image, a rotation's first token itself too, and its second both
+        token = torch.arange(2 * rotations, device=x.device)
+        own = (token // 2 == token[:, None] // 2) & (token <= token[:, None])
+        mask = x.new_zeros(len(token) + 1, x.shape[1])
+        mask[:, -len(token) :].masked_fill_(~nn.functional.pad(own, (0, 0, 1, 0)), -torch.inf)
+        for i, block in enumerate(self.blocks):
+            x = block.together(x, mask, last=i == len(self.blocks) - 1)  # type: ignore[operator]
+        x = self.norm(x)
+        return x[:, 0], x[:, 1:].unflatten(1, (rotations, 2)).transpose(0, 1)
+
+    def embedded(self, images: Tensor) -> Float[Tensor, "batch tokens dim"]:
+        """The patch tokens and [START] of images in [-1, 1] or of categories."""
+        x = self.embed(images)
+        return torch.cat([x, self.start.expand(x.shape[0], 1, -1)], 1) + self.position[:-2]
+
+    def embedded_rotations(
+        self, chart: Int[Tensor, "batch rotations"], seen: Float[Tensor, "batch rotations steps"], components: range
+    ) -> Float[Tensor, "batch rotations steps dim"]:
+        """The tokens of some components."""
+        seen = seen / self.cells.chart.half_width
+        tokens = [self.components[c](seen[..., i]) + self.position[c - 2] for i, c in enumerate(components)]
+        x = torch.stack(tokens, 2)
+        return x + self.chart_embed(chart)[:, :, None] if self.cells.chart.count > 1 else x
+
     def encoded(self, images: Tensor) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]]:
         """The last state of [START], and what every layer keeps of images in [-1, 1] or of categories."""
-        x = self.embed(images)
-        x = torch.cat([x, self.start.expand(x.shape[0], 1, -1)], 1) + self.position[:-2]
-        layers = []
+        x, layers = self.embedded(images), []
         for i, block in enumerate(self.blocks):
             x, keys_values = block.prefix(x, last=i == len(self.blocks) - 1)  # type: ignore[operator]
             layers.append(keys_values)
@@ -272,12 +306,9 @@ class Prefix:
         """What the head reads to give the logits of `rest`: with many bins it is far smaller than they are."""
         model = self.model
         done = past[0].shape[2] if past else 0
-        steps = range(done, done + seen.shape[-1])
         # inside, the images come first: all rotations of an image are then one matrix
-        seen = seen.transpose(0, 1) / model.cells.chart.half_width
-        x = torch.stack([model.components[c](seen[..., c - done]) + model.position[c - 2] for c in steps], 2)
-        if model.cells.chart.count > 1:
-            x = x + model.chart_embed(chart.T)[:, :, None]
+        steps = range(done, done + seen.shape[-1])
+        x = model.embedded_rotations(chart.T, seen.transpose(0, 1), steps)
         x, own = self.extended(x, tuple(state.transpose(0, 1) for state in past))
         return model.norm(x).transpose(0, 1), tuple(state.transpose(0, 1) for state in own)
 

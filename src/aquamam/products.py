@@ -34,6 +34,13 @@ def linear(
     return ONEDNN(x, weight, bias, "none", [], "none") if _by_onednn(x) else F.linear(x, weight, bias)  # type: ignore[misc]
 
 
+def by_rows(x: Float[Tensor, "rows before"], weight: Tensor, bias: Tensor) -> Float[Tensor, "rows after"]:
+    """x W^T + b for few rows and many outputs."""
+    if ONEDNN is not None and x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.enabled:
+        return ONEDNN(x, weight, bias, "none", [], "none")
+    return F.linear(x, weight, bias)
+
+
 def linear_gelu(
     x: Float[Tensor, "rows before"], layer: nn.Linear, *, again: bool = False
 ) -> Float[Tensor, "rows after"]:

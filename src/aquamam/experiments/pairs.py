@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from aquamam import products
 from aquamam.cells import Cells
 from aquamam.errors import InputError
 from aquamam.model import AQuaMaM
@@ -71,13 +72,6 @@ class Sentences:
         self.log_factor = cells.log_factor(self.point, self.cell)  # what the log density adds to a sentence's
         legal = [cells.first_legal(self.cell[:, : c + 1]) for c in range(2)]
         self._first_legal = torch.stack(legal, 1)  # of the second and third token
-        # Categories side by side, as the posterior wants its batch: pair p stands at row self._row[p], column category[p].
-        self._row = pairs.side_by_side()[1]
-        shape = (int(self._row.max()) + 1, pairs.categories)
-        self._seen = torch.zeros(*shape, 2)
-        self._seen[self._row, pairs.category] = self.seen.float()
-        self._chart = torch.zeros(shape, dtype=torch.long)
-        self._chart[self._row, pairs.category] = self.point.chart
 
     def mean(self, values: Float[Tensor, "pairs"]) -> Float[Tensor, ""]:
         """Expectation over the pairs, float64."""
@@ -108,15 +102,15 @@ class Sentences:
         device = model.start.device
         some = torch.arange(len(self.token)) if some is None else some
         category = self.pairs.category[some]
-        prefix = model.encode(torch.arange(self.pairs.categories))
         # categories side by side, as the posterior wants its batch: the n-th pair of a category stands in row n
         row = (category[:, None] == category).tril(-1).sum(-1)
         shape = (int(row.max()) + 1, self.pairs.categories)
         seen, chart = torch.zeros(*shape, 2), torch.zeros(shape, dtype=torch.long)
         seen[row, category], chart[row, category] = self.seen[some].float(), self.point.chart[some]
-        states, _ = prefix.states(chart.to(device), seen.to(device))
+        start, states = model.together(
+            torch.arange(self.pairs.categories, device=device), chart.to(device), seen.to(device)
+        )
         states = states[row, category].flatten(0, 1)  # (2 some, dim), the two tokens of a pair adjacent
-        start = model.norm(prefix.start)
         labels = self.cell[some, 1:].flatten()
         legal = self._first_legal[some].flatten()
         one_chart = model.cells.chart.count == 1
@@ -145,8 +139,8 @@ def _token_log_probs(hidden: Tensor, head: nn.Linear, first_legal: Tensor, rows:
 class _TokenLogProbs(torch.autograd.Function):
     """With 50,257 bins autograd's own chain of mask, logsumexp and gather would make seven matrices of N columns.
 
-    This makes one, works on it in place, and reads only the legal columns: the rows are sorted by their legal bins and go through the
-    head in a few groups, each with the columns that its widest row needs.
+    This makes two, one of which lasts, and reads only the legal columns: the rows are sorted by their legal bins and go through the head in
+    a few groups, each with the columns that its widest row needs.
     """
 
     @staticmethod
@@ -155,28 +149,26 @@ class _TokenLogProbs(torch.autograd.Function):
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order))
         size = -(-len(order) // GROUPS)
-        chosen, normaliser = hidden.new_empty(len(rows)), hidden.new_empty(len(order))
+        log_p = hidden.new_empty(len(rows))
         ctx.groups = []
         for start in range(0, len(order), size):
             members = order[start : start + size]
             low = int(first_legal[members[0]])
             high = len(bias) - low
-            z = torch.addmm(bias[low:high], hidden[members], weight[low:high].T)
-            more = first_legal[members] - low  # the legal bins are the middle of a row
-            widest = int(more.max())
-            if widest:
-                illegal = (torch.arange(widest) < more[:, None]).to(z.device)
-                z[:, :widest].masked_fill_(illegal, -torch.inf)
-                z[:, -widest:].masked_fill_(illegal.flip(1), -torch.inf)
+            z = products.by_rows(hidden[members], weight[low:high], bias[low:high])
+            for row, more in enumerate((first_legal[members] - low).tolist()):
+                if more:  # the legal bins are the middle of a row
+                    z[row, :more], z[row, -more:] = -torch.inf, -torch.inf
             here = ((place[rows] >= start) & (place[rows] < start + size)).nonzero().squeeze(1)
             at = (place[rows[here]] - start, labels[here] - low)
-            chosen[here] = z[at]
-            top = z.amax(1, keepdim=True)
-            total = z.sub_(top).exp_().sum(1, keepdim=True)
-            normaliser[members] = (total.log() + top).squeeze(1)
-            ctx.groups.append((members, low, high, z, total, here, at))
+            p = z.softmax(1)
+            log_p[here] = p[at].log()
+            tiny = p[at] < 1e-30
+            if tiny.any():  # too few digits are left of these
+                log_p[here[tiny]] = (z[at] - z.logsumexp(1)[at[0]])[tiny]
+            ctx.groups.append((members, low, high, p, here, at))
         ctx.save_for_backward(hidden, weight)
-        return chosen - normaliser[rows]
+        return log_p
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -186,14 +178,15 @@ class _TokenLogProbs(torch.autograd.Function):
         to_bias = weight.new_zeros(len(weight))
         widest = slice(*ctx.groups[0][1:3])  # the others' columns are among the first group's
         to_weight[: widest.start], to_weight[widest.stop :] = 0, 0
-        for k, (members, low, high, z, total, here, at) in enumerate(ctx.groups):
-            by_row = grad.new_zeros(len(z)).index_put_(at[:1], grad[here], accumulate=True)
-            z.mul_(
-                -by_row[:, None] / total
-            )  # it becomes the gradient of the logits, so a second backward pass cannot use it
-            z.index_put_(at, grad[here], accumulate=True)
-            to_hidden[members] = z @ weight[low:high]
-            to_weight[low:high].addmm_(z.T, hidden[members], beta=min(k, 1))
-            to_bias[low:high] += z.sum(0)
+        for k, (members, low, high, p, here, at) in enumerate(ctx.groups):
+            # the gradient of the logits is that of the labels, a few numbers, minus p times that of its row: p is read, never written
+            (row, label), by_label, states = at, grad[here], hidden[members]
+            by_row = grad.new_zeros(len(p)).index_put_((row,), by_label, accumulate=True)
+            to_row = p @ weight[low:high] * -by_row[:, None]
+            to_hidden[members] = to_row.index_put_((row,), by_label[:, None] * weight[low + label], accumulate=True)
+            to_weight[low:high].addmm_(p.T, states * by_row[:, None], beta=min(k, 1), alpha=-1)
+            to_weight.index_put_((low + label,), by_label[:, None] * states[row], accumulate=True)
+            to_bias[low:high].addmv_(p.T, by_row, alpha=-1)
+            to_bias.index_put_((low + label,), by_label, accumulate=True)
         ctx.groups = None
         return to_hidden, to_weight, to_bias, None, None, None
