@@ -5,6 +5,7 @@ cost is proportional to the number of rotations it runs a share of them, and its
 """
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -185,6 +186,30 @@ def toy_flops(fit) -> int:
     return 3 * (tokens + 2 * config.dim * columns)
 
 
+def maps_of_trained_models(ipdf_on: Callable[[int], object], rounds: int) -> list[Figure]:
+    """Maps within 1e-6 of total variation of the bundled models of the same size: how many rotations are likely is a matter of weights."""
+    from aquamam.checkpoint import load
+    from aquamam.datasets.rendered import RenderedDataset
+    from aquamam.grid import so3_grid
+    from aquamam.render import RenderSettings
+    from aquamam.solids import solid
+
+    grid = so3_grid(4, dtype=torch.float32)[:, None]
+    figures = []
+    for name in ("die", "cylinder"):
+        model = load(name)
+        pictures = RenderedDataset(solid(name), RenderSettings(size=64), seed=0, split="test", length=5)
+        image = iter(pictures.batch(range(5)).images[:, None].repeat(rounds + 1, 1, 1, 1, 1))
+        figures.append(
+            compare(
+                f"likelihood map on 294,912 rotations within 1e-6, {name}",
+                lambda model=model, image=image: model(next(image)).within(1e-6).log_prob(grid),
+                "IPDF on the same grid", lambda: ipdf_on(4), at_least=1, rounds=rounds, note="five renders in turn",
+            )
+        )  # fmt: skip
+    return figures
+
+
 def against_ipdf(rounds: int) -> list[Figure]:
     """The same image features on both sides: IPDF's MLP over its grid against our decoder, both with the small encoder."""
     from aquamam.checkpoint import build
@@ -216,8 +241,9 @@ def against_ipdf(rounds: int) -> list[Figure]:
                 flops=image_flops + rotation_flops(2, **shape),
             ),
             compare(
-                "likelihood map on 294,912 rotations", lambda: ours(image).log_prob(grid), "IPDF on the same grid",
+                "likelihood map on 294,912 rotations, every value", lambda: ours(image).log_prob(grid), "IPDF on the same grid",
                 lambda: ipdf_on(4), at_least=1, rounds=max(2, rounds // 2),
                 flops=image_flops + rotation_flops(first_tokens + len(grid), **shape) // 2,  # each first token once, each rotation's second
             ),
+            *maps_of_trained_models(ipdf_on, rounds),
         ]  # fmt: skip

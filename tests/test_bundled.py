@@ -10,6 +10,7 @@ from aquamam.checkpoint import bundled
 from aquamam.commands.evaluate import SEED
 from aquamam.datasets.rendered import RenderedDataset
 from aquamam.evaluation import evaluate
+from aquamam.grid import so3_grid
 from aquamam.lookalikes import Lookalikes
 from aquamam.render import RenderSettings, render
 from aquamam.rotations import geodesic_angle, inverse, multiply, quat_to_matrix, rotvec_to_quat
@@ -35,6 +36,23 @@ def test_fresh_renders_are_as_likely_as_the_checkpoint_says(name):
     error = float(found.columns["log_likelihood"].std()) / 128**0.5
     assert abs(found.figures.mean_log_likelihood - promised["mean_log_likelihood"]) < 4 * error
     assert found.figures.median_error_deg < 2 * promised["median_error_deg"]
+
+
+@pytest.mark.parametrize("name", ["die", "cylinder"])
+def test_a_map_within_a_tolerance_is_the_map_where_there_is_anything_to_see(name):
+    model = aquamam.load(name)
+    data = RenderedDataset(solid(name), RenderSettings(size=64), seed=SEED + 7, split="test", length=3)
+    grid = so3_grid(2, dtype=torch.float32)[:, None]
+    with torch.inference_mode():
+        for image in data.batch(range(3)).images:
+            posterior = model(image)
+            # the likeliest rotations are between those of a coarse grid, so that some samples go along
+            q = torch.cat([grid, posterior.sample((200,), generator=torch.Generator().manual_seed(0))])
+            exact, near = posterior.log_prob(q), posterior.within(1e-6).log_prob(q)
+            seen = exact > exact.max() - 8
+            assert seen.sum() > 100
+            assert torch.allclose(exact[seen], near[seen], atol=1e-2)  # logits are float32
+            assert near[~seen].max() < exact.max() - 6
 
 
 SYMSOL = ("tet", "cube", "icosa", "cone", "cyl", "tetX", "cylO", "sphereX")

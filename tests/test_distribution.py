@@ -287,6 +287,51 @@ def test_a_map_has_the_likelihoods_of_its_rotations_one_by_one(chart, edge, gene
     assert torch.allclose(alone, posterior.log_prob(q), atol=1e-6)  # with gradients
 
 
+@CHARTS
+@EDGES
+@pytest.mark.parametrize("tolerance", [1e-5, 1e-3, 5e-2])
+def test_a_distribution_within_a_tolerance_is_one_and_no_farther(chart, edge, tolerance, generator, monkeypatch):
+    """All probabilities sum to one, their total variation distance keeps to the tolerance, and likely cells have their own."""
+    cells = Cells.make(chart, 24, **edge)
+    whole = table_posterior(cells, scale=8.0, batch=1)
+    near = whole.within(tolerance)
+    asked = []
+    rest = near.conditionals.rest
+    with torch.no_grad():
+        near.log_prob(random_quat((2 * cells.first_tokens, 1), generator=generator))  # as many as a map has
+        *_, p = cell_probabilities(whole)
+        monkeypatch.setattr(near.conditionals, "rest", lambda chart, *a: asked.append(len(chart)) or rest(chart, *a))
+        *_, r = cell_probabilities(near)
+    assert r.sum() == pytest.approx(1, abs=1e-5)
+    # probabilities are float32
+    assert (p - r).abs().sum() / 2 <= tolerance + 1e-6
+    assert sum(asked) < len(p) / 3
+    assert p[(p - r).abs() < 1e-4 * p].sum() > 1 - tolerance - 1e-5
+
+
+def test_maps_of_several_images_within_a_tolerance_are_those_of_each(generator):
+    cells = Cells.make("atlas", 12)
+    posterior = table_posterior(cells, scale=6.0, batch=2)
+    q = random_quat((3 * cells.first_tokens, 2), generator=generator)
+    with torch.no_grad():
+        exact = posterior.log_prob(q)
+        near = posterior.within(1e-4).log_prob(q, measure="1")
+        each = [posterior._some(slice(i, i + 1)).within(1e-4).log_prob(q[:, i : i + 1], measure="1") for i in range(2)]
+        few = posterior.within(1e-4).log_prob(q[:5])
+    assert torch.allclose(near, torch.cat(each, 1), atol=1e-5)
+    assert not torch.allclose(near, exact - LOG_UNIFORM, atol=1e-3)
+    assert torch.allclose(few, exact[:5], atol=1e-5)  # fewer rotations than first tokens: nothing to save
+    near = posterior.within(1e-4).log_prob(q)
+    assert torch.allclose(near, exact, atol=1e-5)  # with gradients, the whole
+
+
+def test_bad_tolerances_get_one_clear_sentence():
+    posterior = table_posterior(Cells.make("atlas", 12))
+    for tolerance in (-1e-3, 1.0, math.nan):
+        with pytest.raises(InputError, match="tolerance"):
+            posterior.within(tolerance)
+
+
 def test_likelihoods_and_predictions_do_not_import_sympy():
     """Some functions of torch do on their first call, which is a quarter of the time that a prediction takes to start."""
     code = (

@@ -92,6 +92,13 @@ class RotationDistribution(Distribution):
         log_p = torch.cat([score(part) for part in q.split(even_chunks(len(q), self._rotations_per_chunk()))])
         return convert_log_density(log_p.reshape(sample_shape + self.batch_shape).to(value.dtype), to=measure)
 
+    def within(self, tolerance: float) -> "RotationDistribution":
+        """A distribution whose total variation distance from this one is at most `tolerance`, and whose `log_prob` is quicker at many
+        rotations of an image, for maps: again an exact density. Where a model has no such thing it is this one itself."""
+        if not 0 <= tolerance < 1:
+            raise InputError(f"tolerance must be a probability from 0 to less than 1, got {tolerance}; try 1e-6.")
+        return self
+
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw quaternions (xyzw, q_w >= 0), shape (*sample, *batch, 4); a plain number n means (n,)."""
         sample_shape = torch.Size((sample_shape,) if isinstance(sample_shape, int) else sample_shape)

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from aquamam.alike import Alike
@@ -17,6 +17,8 @@ from aquamam.rotations import canonical, multiply
 
 FEWER = 1.25  # rows a pass from which on sampling shares passes
 WORTH = 2  # and from which on a likelihood does, which else takes both steps at once
+FAINTEST = -80.0  # nats; a million pairs of tokens less likely than this have 1e-29 together
+STEPS = 8  # a nat
 
 
 @runtime_checkable
@@ -93,6 +95,13 @@ class FirstTokens(NamedTuple):
     log_prob: Float[Tensor, "first_tokens bins"]  # of the second token
     past: tuple[Tensor, ...]
 
+    def floor(self, first: Float[Tensor, "first_tokens"], tolerance: float) -> float:
+        """A log-probability such that the pairs of first and second token below it have at most `tolerance` together."""
+        log_p = (first[:, None] + self.log_prob).clamp_min(FAINTEST).flatten().double()
+        steps = torch.bincount((log_p * -STEPS).long(), log_p.exp())  # probability by steps down from 1
+        kept = int((steps.flip(0).cumsum(0).flip(0) > tolerance).sum())
+        return max(-kept / STEPS, FAINTEST)
+
 
 class QuaternionSentences(RotationDistribution):
     """AQuaMaM's posterior: three tokens, each a bin given the earlier ones."""
@@ -103,6 +112,17 @@ class QuaternionSentences(RotationDistribution):
         self.cells = cells
         self._first_log_probs: Tensor | None = None
         self._first_tokens: FirstTokens | None = None
+        self._tolerance = 0.0
+        self._floor: float | None = None  # of the pairs whose third token is asked for
+
+    def within(self, tolerance: float) -> "QuaternionSentences":
+        """Where the first two tokens are so unlikely that all such pairs have at most `tolerance` together, the third is taken as even
+        over its legal bins. That is a density again, and of a map's rotations only the likely ones go through the network. Samples and
+        predictions stay those of the whole distribution; so does `log_prob` of fewer rotations than there are first tokens, or where
+        the network sees more than bins."""
+        new = super().within(tolerance).expand(self.batch_shape)
+        new._tolerance, new._floor = tolerance, None  # type: ignore[attr-defined]
+        return new  # type: ignore[return-value]
 
     def _first(self) -> Float[Tensor, "batch first_tokens"]:
         if self._first_log_probs is None or (torch.is_grad_enabled() and not self._first_log_probs.requires_grad):
@@ -110,9 +130,15 @@ class QuaternionSentences(RotationDistribution):
         return self._first_log_probs
 
     def _some(self, images: Tensor | slice) -> "QuaternionSentences":
-        return QuaternionSentences(self.conditionals.some(images), self.cells)
+        if self._batch == 1 and (images == slice(0, 1) if isinstance(images, slice) else images.tolist() == [0]):
+            return self.expand(self.batch_shape)  # type: ignore[return-value]  # with what it knows already
+        some = QuaternionSentences(self.conditionals.some(images), self.cells)
+        some._tolerance = self._tolerance
+        return some
 
     def _rotations_per_chunk(self) -> int:
+        if self._floor is not None:  # few of them meet the network
+            return max(1, CHUNK_FLOATS // 256)
         row = 4 * self.cells.bins + self.conditionals.row_floats
         return max(1, CHUNK_FLOATS // (row * max(self._batch, 1)))
 
@@ -120,11 +146,27 @@ class QuaternionSentences(RotationDistribution):
         # Where the network sees bins only, a map's rotations outnumber the first tokens: these then go through the network once, not
         # once a rotation, which halves the work.
         cells, tokens = self.cells, self.cells.first_tokens
-        repeats = self._same_for_same_bins and self._batch == 1 and value.numel() // 4 >= 2 * tokens
+        repeats = self._same_for_same_bins and value.numel() // 4 >= 2 * tokens * max(self._batch, 1)
         fits = tokens * (cells.bins + self.conditionals.row_floats // 4) <= 4 * CHUNK_FLOATS
-        if repeats and fits and self._first_tokens is None and not torch.is_grad_enabled():
+        if not (repeats and fits) or torch.is_grad_enabled():
+            return super().log_prob(value, measure)
+        if self._batch > 1:
+            return self._one_by_one(value, measure)
+        if self._first_tokens is None:
             self._first_tokens = self._all_first_tokens()
+        if self._tolerance and self._floor is None:
+            self._floor = self._first_tokens.floor(self._first()[0], self._tolerance)
         return super().log_prob(value, measure)
+
+    def _one_by_one(self, value: Tensor, measure: str) -> Tensor:
+        """`log_prob`, image after image."""
+        q, sample_shape = self._flatten(value)
+        columns = []
+        for i in range(self._batch):
+            one = self._some(slice(i, i + 1))
+            one.alike = self.alike
+            columns.append(one.log_prob(q[:, i : i + 1], measure))
+        return torch.cat(columns, 1).reshape(sample_shape + self.batch_shape).to(value.dtype)
 
     def _all_first_tokens(self) -> FirstTokens:
         log_p, past = [], []
@@ -145,11 +187,10 @@ class QuaternionSentences(RotationDistribution):
         token = point.chart * self.cells.bins + cell[..., 0]
         log_p = self._first().gather(-1, token.T).T
         if self._first_tokens is not None and not torch.is_grad_enabled():
-            second = self._first_tokens.log_prob[token, cell[..., 1]]
-            past = tuple(state[token[:, 0]] for state in self._first_tokens.past)
-            logits, _ = self.conditionals.rest(point.chart, self.cells.centre(cell[..., 1:2]).float(), past)
-            logits = self.cells.restrict(logits[..., 0, :].float(), cell[..., :2])
-            return log_p + second + logits.gather(-1, cell[..., 2:]).squeeze(-1) - logits.logsumexp(-1)
+            log_p = log_p + self._first_tokens.log_prob[token, cell[..., 1]]
+            if self._floor is None:
+                return log_p + self._third_log_prob(token, cell)
+            return log_p + self._likely_third_log_prob(token, cell, log_p >= self._floor)
         if self._same_for_same_bins and not torch.is_grad_enabled():
             pairs = Passes.of(token * self.cells.bins + cell[..., 1])
             if WORTH * len(pairs.row) <= len(token):
@@ -158,6 +199,24 @@ class QuaternionSentences(RotationDistribution):
         # both steps at once: indexing one step at a time costs a whole tensor of zeros each in the backward pass
         rest = logits.gather(-1, cell[..., 1:, None]).squeeze(-1) - logits.logsumexp(-1)
         return log_p + rest.sum(-1)
+
+    def _third_log_prob(self, token: Int[Tensor, "rotations 1"], cell: Int[Tensor, "rotations 1 3"]) -> Tensor:
+        """Log-probability of the third token, what is known of the first tokens at hand."""
+        assert self._first_tokens is not None
+        past = tuple(state[token[:, 0]] for state in self._first_tokens.past)
+        seen = self.cells.centre(cell[..., 1:2]).float()
+        logits, _ = self.conditionals.rest(token // self.cells.bins, seen, past)
+        logits = self.cells.restrict(logits[..., 0, :].float(), cell[..., :2])
+        return logits.gather(-1, cell[..., 2:]).squeeze(-1) - logits.logsumexp(-1)
+
+    def _likely_third_log_prob(self, token: Tensor, cell: Tensor, likely: Bool[Tensor, "rotations 1"]) -> Tensor:
+        """The same where the first two tokens are likely; even over the legal bins elsewhere."""
+        log_p = -(self.cells.bins - 2 * self.cells.first_legal(cell[..., :2])).float().log()
+        row = likely[:, 0].nonzero()[:, 0]
+        at_once = CHUNK_FLOATS // (4 * self.cells.bins + self.conditionals.row_floats)
+        for some in row.split(even_chunks(len(row), at_once)):
+            log_p[some] = self._third_log_prob(token[some], cell[some])
+        return log_p
 
     def _shared_log_prob(
         self, chart: Tensor, cell: Int[Tensor, "rotations batch 3"], firsts: Passes, pairs: Passes

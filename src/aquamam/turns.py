@@ -42,6 +42,11 @@ class TurnedPosterior(RotationDistribution):
         self.parts, self.turns = parts, turns
         self.symmetry = parts.symmetry
 
+    def within(self, tolerance: float) -> RotationDistribution:
+        new = super().within(tolerance).expand(self.batch_shape)
+        new.parts = self.parts.within(tolerance)  # type: ignore[attr-defined]
+        return new
+
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         turned = multiply(self.turns.to(q)[:, None], q[:, None])  # (rotations, turns, batch, 4)
         log_p = self.parts.log_prob(turned.flatten(1, 2)).unflatten(1, (len(self.turns), self._batch))
