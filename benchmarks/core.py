@@ -4,6 +4,7 @@ Die-sized: d 512, 6 layers, 224 px, N = 500, 20,000,756 parameters, random weigh
 cost is proportional to the number of rotations it runs a share of them, and its time is scaled up.
 """
 
+import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -186,6 +187,30 @@ def toy_flops(fit) -> int:
     return 3 * (tokens + 2 * config.dim * columns)
 
 
+def shape_of(model) -> dict[str, int]:
+    config = model.config
+    return {"dim": config.dim, "hidden": config.hidden, "layers": config.layers, "patches": config.prefix_tokens}
+
+
+def image_flops(model, image: torch.Tensor) -> int:
+    """Of encoding an image with a convolutional stem, and of the first token's head."""
+    encoder = convolution_flops(model, image) + encoder_flops(1, **shape_of(model), patch=0)
+    return encoder + 2 * model.config.dim * model.cells.first_tokens
+
+
+def tokens_asked(posterior, q: torch.Tensor) -> int:
+    """How many rotation tokens pass the network for these likelihoods."""
+    rest, asked = posterior.conditionals.rest, []
+
+    def counted(chart, seen, *past):
+        asked.append(seen.numel())
+        return rest(chart, seen, *past)
+
+    posterior.conditionals.rest = counted
+    posterior.log_prob(q)
+    return sum(asked)
+
+
 def maps_of_trained_models(ipdf_on: Callable[[int], object], rounds: int) -> list[Figure]:
     """Maps within 1e-6 of total variation of the bundled models of the same size: how many rotations are likely is a matter of weights."""
     from aquamam.checkpoint import load
@@ -199,12 +224,16 @@ def maps_of_trained_models(ipdf_on: Callable[[int], object], rounds: int) -> lis
     for name in ("die", "cylinder"):
         model = load(name)
         pictures = RenderedDataset(solid(name), RenderSettings(size=64), seed=0, split="test", length=5)
-        image = iter(pictures.batch(range(5)).images[:, None].repeat(rounds + 1, 1, 1, 1, 1))
+        images = pictures.batch(range(5)).images[:, None]
+        image = iter(images.repeat(rounds + 1, 1, 1, 1, 1))
+        asked = statistics.median(tokens_asked(model(picture).within(1e-6), grid) for picture in images)
+        flops = image_flops(model, images[0]) + rotation_flops(int(asked), **shape_of(model)) // 2
         figures.append(
             compare(
                 f"likelihood map on 294,912 rotations within 1e-6, {name}",
                 lambda model=model, image=image: model(next(image)).within(1e-6).log_prob(grid),
-                "IPDF on the same grid", lambda: ipdf_on(4), at_least=1, rounds=rounds, note="five renders in turn",
+                "IPDF on the same grid", lambda: ipdf_on(4), at_least=1, rounds=rounds, flops=flops,
+                note=f"five renders in turn; {int(asked):,} tokens through the network",
             )
         )  # fmt: skip
     return figures
@@ -230,20 +259,17 @@ def against_ipdf(rounds: int) -> list[Figure]:
         posterior = ours(image)
         return posterior.log_prob(q), posterior.mode
 
-    shape = {"dim": ours.config.dim, "hidden": ours.config.hidden, "layers": ours.config.layers, "patches": 16}
     with torch.inference_mode():
-        image_flops = convolution_flops(ours, image) + encoder_flops(1, **shape, patch=0)
-        first_tokens = ours.cells.first_tokens
-        image_flops += 2 * ours.config.dim * first_tokens
+        encoding, shape, first_tokens = image_flops(ours, image), shape_of(ours), ours.cells.first_tokens
         return [
             compare(
                 "prediction and likelihood", ours_once, "IPDF on 2,359,296 rotations", lambda: ipdf_on(5), at_least=150, rounds=max(2, rounds // 2),
-                flops=image_flops + rotation_flops(2, **shape),
+                flops=encoding + rotation_flops(2, **shape),
             ),
             compare(
                 "likelihood map on 294,912 rotations, every value", lambda: ours(image).log_prob(grid), "IPDF on the same grid",
                 lambda: ipdf_on(4), at_least=1, rounds=max(2, rounds // 2),
-                flops=image_flops + rotation_flops(first_tokens + len(grid), **shape) // 2,  # each first token once, each rotation's second
+                flops=encoding + rotation_flops(first_tokens + len(grid), **shape) // 2,  # each first token once, each rotation's second
             ),
             *maps_of_trained_models(ipdf_on, rounds),
         ]  # fmt: skip
