@@ -178,16 +178,19 @@ class Block(nn.Module):
     def _extend_one(self, x: Tensor, prefix: KeysValues, past: Tensor | None) -> tuple[Tensor, Tensor]:
         """`extend` for one token of one rotation an image, where the number of operations is what takes time."""
         batch, dim = len(x), x.shape[-1]
-        query, own = self.qkv(self.norm1(x)).split([dim, 2 * dim], -1)
-        if past is not None:
-            own = torch.cat([past, own], 2)
+        size = dim // self.heads
+        qkv = products.few_linear(products.few_norm(x, self.norm1), self.qkv)
+        own = qkv[..., dim:] if past is None else torch.cat([past, qkv[..., dim:]], 2)
         total = own.shape[2]
-        query = query.reshape(batch, self.heads, 1, dim // self.heads)
-        own_key, own_value = own.reshape(batch, total, 2, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
-        scores = torch.cat([query @ prefix.keys.transpose(-1, -2), query @ own_key.transpose(-1, -2)], -1)
-        weights = scores.mul_(1 / math.sqrt(dim // self.heads)).softmax(-1)
-        attended = (weights[..., :-total] @ prefix.values).add_(weights[..., -total:] @ own_value)
-        return self._finish(x, attended.reshape(x.shape)), own
+        query = qkv[..., :dim].mul(1 / math.sqrt(size)).reshape(batch * self.heads, 1, size)
+        own_key, own_value = own.reshape(batch, total, 2, self.heads, size).permute(2, 0, 3, 1, 4).flatten(1, 2)
+        shared = torch.bmm(query, prefix.keys.flatten(0, 1).transpose(1, 2))
+        weights = torch.cat([shared, torch.bmm(query, own_key.transpose(1, 2))], -1).softmax(-1)
+        attended = torch.bmm(weights[..., -total:], own_value)
+        attended = torch.baddbmm(attended, weights[..., :-total], prefix.values.flatten(0, 1))
+        rows = products.plus_linear(x.reshape(batch, dim), attended.reshape(batch, dim), self.out)
+        hidden = products.few_gelu(products.few_linear(products.few_norm(rows, self.norm2), self.linear1))
+        return products.plus_linear(rows, hidden, self.linear2).reshape(x.shape), own
 
 
 class ScaledLinear(nn.Linear):
@@ -250,7 +253,9 @@ class PatchEmbedding(nn.Module):
         patch, (height, width) = self.project.kernel_size[0], images.shape[-2:]
         grid = images.unflatten(-1, (width // patch, patch)).unflatten(-3, (height // patch, patch))
         patches = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (batch, tokens, channels * patch * patch)
-        return F.linear(patches, self.project.weight.flatten(1), self.project.bias)
+        if _recorded(patches):
+            return F.linear(patches, self.project.weight.flatten(1), self.project.bias)
+        return products.linear(patches, self.project, again=len(patches) == 1)
 
 
 class ResidualBlock(nn.Module):

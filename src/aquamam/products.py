@@ -24,10 +24,10 @@ SAMPLE = 16  # numbers of a weight that are compared with what they were when it
 
 
 def linear(
-    x: Float[Tensor, "*rows before"], layer: nn.Linear, *, skip: int = 0, again: bool = False
+    x: Float[Tensor, "*rows before"], layer: nn.Linear | nn.Conv2d, *, skip: int = 0, again: bool = False
 ) -> Float[Tensor, "*rows after"]:
-    """layer(x), without its first `skip` outputs."""
-    weight, bias = layer.weight[skip:], layer.bias[skip:]
+    """layer(x), without its first `skip` outputs; a convolution is one whose patches are the rows of x."""
+    weight, bias = layer.weight[skip:].flatten(1), layer.bias[skip:]  # type: ignore[index]
     packed = _packed(x, layer.weight, skip) if again else None
     if packed is not None:
         return MKL(x, packed, weight, bias, x.numel() // x.shape[-1])  # type: ignore[misc]
@@ -57,6 +57,16 @@ def linear_gelu(
 def few_gelu(x: Tensor) -> Tensor:
     """gelu(x) of few numbers: oneDNN's takes ten times as long to set up."""
     return torch.erf(x * math.sqrt(0.5)).add_(1).mul_(x).mul_(0.5)
+
+
+def few_linear(x: Float[Tensor, "*rows before"], layer: nn.Linear) -> Float[Tensor, "*rows after"]:
+    """layer(x) without the ceremony of calling a module."""
+    return F.linear(x, layer.weight, layer.bias)
+
+
+def few_norm(x: Float[Tensor, "*rows dim"], norm: nn.LayerNorm) -> Float[Tensor, "*rows dim"]:
+    """norm(x), likewise."""
+    return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
 def plus_linear(
@@ -109,6 +119,6 @@ def _packed(x: Tensor, weight: Tensor, skip: int = 0) -> Tensor | None:
             packs.pop(next(iter(packs)), None)
         count = min(SAMPLE, weight.numel())
         some = weight.detach().as_strided((count,), (weight.numel() // count,))
-        tensor = torch.ops.mkl._mkl_reorder_linear_weight(weight.detach()[skip:], rows)
+        tensor = torch.ops.mkl._mkl_reorder_linear_weight(weight.detach()[skip:].flatten(1), rows)
         pack = packs[skip, rows] = _Pack(state, tensor, some, some.clone())
     return pack.tensor

@@ -97,8 +97,8 @@ class FirstTokens(NamedTuple):
 
     def floor(self, first: Float[Tensor, "first_tokens"], tolerance: float) -> float:
         """A log-probability such that the pairs of first and second token below it have at most `tolerance` together."""
-        log_p = (first[:, None] + self.log_prob).clamp_min(FAINTEST).flatten().double()
-        steps = torch.bincount((log_p * -STEPS).long(), log_p.exp())  # probability by steps down from 1
+        log_p = (first[:, None] + self.log_prob).clamp_(FAINTEST, 0).flatten()
+        steps = torch.bincount((log_p * -STEPS).int(), log_p.exp().double())  # probability by steps down from 1
         kept = int((steps.flip(0).cumsum(0).flip(0) > tolerance).sum())
         return max(-kept / STEPS, FAINTEST)
 
