@@ -16,6 +16,7 @@ from aquamam.errors import InputError
 from aquamam.images import find_images, fit_to, pil_to_tensor, read_image
 from aquamam.model import AQuaMaM, ModelConfig
 from aquamam.render import RenderSettings, render
+from aquamam.rotations import random_quat
 from aquamam.solids import solid
 
 Q = (0.4, -0.3, 0.2, 0.842615)
@@ -258,6 +259,22 @@ def test_density_takes_columns_in_any_order_either_sign_and_other_measures(capsy
     assert rows[0]["log_density"] == rows[1]["log_density"]
     found = run_json(capsys, *common, "--measure", "1", "--json")
     assert math.isclose(found["log_density"][0], float(rows[0]["log_density"]) + 2 * math.log(math.pi), abs_tol=1e-4)
+
+
+def test_density_within_a_tolerance_keeps_what_is_likely(capsys, model, die, tmp_path):
+    q = random_quat((4 * 40 * 2, 4), generator=torch.Generator().manual_seed(0))[
+        :, 0
+    ]  # a map: two for each first token
+    table = tmp_path / "r.csv"
+    table.write_text("qx,qy,qz,qw\n" + "".join(",".join(map(str, row)) + "\n" for row in q.tolist()))
+    common = ("density", die, "--model", model, "--rotations", str(table), "--json")
+    exact, near = (np.array(run_json(capsys, *common, *more)["log_density"]) for more in ((), ("--within", "1e-2")))
+    likely = exact > exact.max() - 1
+    assert np.allclose(exact[likely], near[likely], atol=1e-3)
+    assert not np.allclose(exact, near, atol=1e-3)
+    code, _, err = run(capsys, *common, "--within", "2")
+    assert code == 2
+    assert "tolerance" in err
 
 
 @pytest.mark.parametrize(

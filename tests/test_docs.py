@@ -56,13 +56,14 @@ def filled(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     views = torch.cat([torch.tensor([[0.0, 0, 0, 1]]), random_quat((2,), generator=torch.Generator().manual_seed(0))])
     five, *others = render(solid("die").mesh, views.double().numpy(), RenderSettings(size=64))
-    pictures = ["die.png", "picture.png", "photo.png", "crop.png", "part.png", "part.jpg", "out/demo/five-input.png"]
+    pictures = ["die.png", "picture.png", "photo.png", "crop.png", "part.png", "part.jpg"]
+    pictures += ["out/demo/five-input.png", "out/demo/cylinder-input.png"]
     for name, pixels in [*((name, five) for name in pictures), *zip(["photos/a.png", "photos/b.png"], others)]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / name)
     for name in ("part.obj", "part.stl", "part.ply"):
         trimesh.creation.box((1.0, 2.0, 3.0)).export(folder / name)
-    for name in ("rotations.csv", "candidates.csv"):
+    for name in ("rotations.csv", "candidates.csv", "grid.csv"):
         with (folder / name).open("w", newline="") as file:
             csv.writer(file).writerows([["qx", "qy", "qz", "qw"], *views.tolist()])
     with (folder / "photos" / "labels.csv").open("w", newline="") as file:  # the same two pictures in every split

@@ -20,7 +20,7 @@ from aquamam.cli import main
 from aquamam.errors import InputError
 from aquamam.experiments import demo, hemisphere, judging, peak, toy
 from aquamam.experiments.fit import FAST, PAPER, BaselineFit, Fit, FitConfig, warm_up_and_decay
-from aquamam.experiments.pairs import Pairs, Sentences
+from aquamam.experiments.pairs import Pairs, Sentences, _token_log_probs
 from aquamam.experiments.results import write_result
 from aquamam.experiments.toy_others import MOG_MODEL
 from aquamam.model import AQuaMaM, ModelConfig
@@ -316,6 +316,24 @@ def test_bad_settings_are_told_in_one_line(small, tmp_path, capsys, bad):
 def test_results_are_valid_json_even_when_a_number_is_not_finite(tmp_path):
     path = write_result(tmp_path, "x", {"a": math.inf, "b": [1.5, float("nan")]})
     assert json.loads(path.read_text()) == {"a": None, "b": [1.5, None]}
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])  # at the larger one some labels have probabilities below 1e-38
+def test_the_toys_head_has_autograds_values_and_gradients(scale):
+    torch.manual_seed(0)
+    hidden, head = (scale * torch.randn(7, 8)).requires_grad_(), torch.nn.Linear(8, 31)
+    first_legal = torch.tensor([0, 3, 9, 0, 5, 14, 2])
+    rows, labels = torch.tensor([0, 0, 1, 2, 3, 4, 5, 6, 6]), torch.tensor([0, 30, 3, 21, 7, 25, 15, 4, 4])
+    weight = torch.rand(len(rows))
+    own = _token_log_probs(hidden, head, first_legal, rows, labels)
+    bins = torch.arange(31)
+    illegal = (bins < first_legal[:, None]) | (bins > 30 - first_legal[:, None])
+    plain = head(hidden).masked_fill(illegal, -torch.inf).log_softmax(-1)[rows, labels]
+    assert own.min() < (-90 if scale > 1 else 0)
+    assert torch.allclose(own, plain, rtol=1e-5, atol=1e-5)
+    inputs = [hidden, head.weight, head.bias]
+    for mine, theirs in zip(*(torch.autograd.grad((weight * x).sum(), inputs) for x in (own, plain))):
+        assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6 * scale)
 
 
 def test_fits_keep_to_their_device(monkeypatch):

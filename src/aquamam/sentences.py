@@ -149,7 +149,8 @@ class QuaternionSentences(RotationDistribution):
         repeats = self._same_for_same_bins and value.numel() // 4 >= 2 * tokens * max(self._batch, 1)
         fits = tokens * (cells.bins + self.conditionals.row_floats // 4) <= 4 * CHUNK_FLOATS
         if not (repeats and fits) or torch.is_grad_enabled():
-            return super().log_prob(value, measure)
+            whole = self.within(0.0) if self._floor is not None else self  # whether a map was asked for before or not
+            return super(QuaternionSentences, whole).log_prob(value, measure)
         if self._batch > 1:
             return self._one_by_one(value, measure)
         if self._first_tokens is None:

@@ -155,7 +155,7 @@ class _TokenLogProbs(torch.autograd.Function):
             members = order[start : start + size]
             low = int(first_legal[members[0]])
             high = len(bias) - low
-            z = products.by_rows(hidden[members], weight[low:high], bias[low:high])
+            z = products.wide_linear(hidden[members], weight[low:high], bias[low:high])
             for row, more in enumerate((first_legal[members] - low).tolist()):
                 if more:  # the legal bins are the middle of a row
                     z[row, :more], z[row, -more:] = -torch.inf, -torch.inf
