@@ -3,6 +3,7 @@
 `RotationDistribution` is the interface that every model of the package returns; AQuaMaM's is in `sentences`.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
@@ -89,7 +90,7 @@ class RotationDistribution(Distribution):
         """
         q, sample_shape = self._flatten(value)
         score = self._own_log_prob if self.alike is None else self._even_log_prob
-        log_p = torch.cat([score(part) for part in q.split(even_chunks(len(q), self._rotations_per_chunk()))])
+        log_p = self._in_chunks(score, q)
         return convert_log_density(log_p.reshape(sample_shape + self.batch_shape).to(value.dtype), to=measure)
 
     def within(self, tolerance: float) -> "RotationDistribution":
@@ -168,7 +169,24 @@ class RotationDistribution(Distribution):
         return new
 
     def _own_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
-        return torch.cat([self._log_prob(part) for part in q.split(even_chunks(len(q), self._rotations_per_chunk()))])
+        return self._in_chunks(self._log_prob, q)
+
+    def _in_chunks(self, score: Callable[[Tensor], Tensor], q: Tensor) -> Tensor:
+        """The scores of as many rotations at once as fit."""
+        sizes = even_chunks(len(q), self._rotations_per_chunk())
+        if len(sizes) == 1:
+            return score(q)
+        if torch.is_grad_enabled():
+            return torch.cat([score(part) for part in q.split(sizes)])
+        # written to their place at once: thousands of small tensors between large ones that come and go would scatter the memory
+        log_p, start = q.new_empty(0), 0
+        for part in q.split(sizes):
+            scores = score(part)
+            if not start:
+                log_p = scores.new_empty(len(q), *scores.shape[1:])
+            log_p[start : start + len(part)] = scores
+            start += len(part)
+        return log_p
 
     def _even_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         """The mean of the density over the class of each rotation."""
