@@ -128,7 +128,7 @@ class Sentences:
         return first + rest.unflatten(0, (-1, 2)).sum(-1)
 
 
-GROUPS = 3  # of rows with nearly the same legal bins
+GROUPS = 2  # of rows with nearly the same legal bins
 
 
 def _token_log_probs(hidden: Tensor, head: nn.Linear, first_legal: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
