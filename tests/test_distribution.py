@@ -12,9 +12,9 @@ from tables import legal_cells, table_posterior
 from torch.distributions import Distribution
 
 from aquamam.cells import Cells
+from aquamam.choosing import inverse_cdf
 from aquamam.errors import InputError
 from aquamam.rotations import LOG_UNIFORM, geodesic_angle, random_quat
-from aquamam.sentences import _inverse_cdf
 
 CHARTS = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
 DENSITIES = pytest.mark.parametrize("density", ["cells", "paper"])
@@ -356,7 +356,7 @@ def test_inverse_cdf_finds_the_token_at_any_size_and_none_of_probability_zero():
         p[0] += 0.1
         u = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
         u[-1] = 1 - 2.0**-53
-        token = _inverse_cdf(p.expand(4000, 1, tokens), u[:, None])[:, 0]
+        token = inverse_cdf(p.expand(4000, 1, tokens), u[:, None])[:, 0]
         assert bool((p[token] > 0).all())
         share = token.bincount(minlength=tokens) / 4000
         assert torch.allclose(share, p / p.sum(), atol=1 / 1999)

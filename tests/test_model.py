@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import aquamam
-from aquamam import layers, products, sentences
+from aquamam import choosing, layers, products, sentences
 from aquamam.errors import InputError
 from aquamam.images import to_rgb
 from aquamam.model import AQuaMaM, ModelConfig
@@ -118,7 +118,7 @@ def test_sentences_that_share_passes_are_those_that_do_not(model, sharp, monkeyp
         rest = posterior.conditionals.rest
         posterior.conditionals.rest = lambda *args: asked.append(len(args[0])) or rest(*args)
         apart, together = (
-            posterior.decode(sentences._sampler(300, g := torch.Generator().manual_seed(2)), g, shared=shared)
+            posterior.decode(choosing.sampler(300, g := torch.Generator().manual_seed(2)), g, shared=shared)
             for shared in (False, True)
         )
         assert max(asked[:2]) == 300

@@ -22,6 +22,7 @@ ORDER = [
     ["charts"],
     ["cells"],
     ["distribution"],
+    ["choosing"],
     ["sentences"],
     ["modes"],
     ["products"],
