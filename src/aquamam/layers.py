@@ -189,7 +189,7 @@ class Block(nn.Module):
         attended = torch.bmm(weights[..., -total:], own_value)
         attended = torch.baddbmm(attended, weights[..., :-total], prefix.values.flatten(0, 1))
         rows = products.plus_linear(x.reshape(batch, dim), attended.reshape(batch, dim), self.out)
-        hidden = products.few_gelu(products.few_linear(products.few_norm(rows, self.norm2), self.linear1))
+        hidden = products.linear_gelu(products.few_norm(rows, self.norm2), self.linear1)  # images may be many
         return products.plus_linear(rows, hidden, self.linear2).reshape(x.shape), own
 
 

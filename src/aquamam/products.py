@@ -50,7 +50,7 @@ def linear_gelu(
         return torch.ops.aten.gelu_(MKL(x, packed, layer.weight, layer.bias, len(x)))  # type: ignore[misc]
     if _by_onednn(x):
         return ONEDNN(x, layer.weight, layer.bias, "gelu", [], "none")  # type: ignore[misc]
-    y = layer(x)
+    y = few_linear(x, layer)
     return few_gelu(y) if len(x) < FEW else torch.ops.aten.gelu_(y)
 
 
