@@ -1,11 +1,15 @@
 """Every comparison in one run: python -m benchmarks [NAME ...] [--rounds 5] [--cpu] [--write].
 
-Prints a table and one JSON line a figure; --write puts the table into benchmarks/README.md with machine, commit and date.
+Each part runs in a process of its own, so that its figures do not depend on the memory that another part left behind. Prints a table and
+one JSON line a figure; --write puts the table into benchmarks/README.md with machine, commit and date.
 """
 
 import argparse
+import dataclasses
 import io
+import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -28,10 +32,19 @@ PARTS: dict[str, Callable[[int], list[Figure]]] = {
 
 HEAD = """# Benchmarks
 
-`{command}` made this table: interleaved medians of one run, warm-up first. "limit" is the share of the rate of a large
+`{command}` made this table: interleaved medians of one run, warm-up first, each part in a process of its own. "limit" is the share of the rate of a large
 float32 matrix product, measured in the same run, at which the needed FLOPs were done. The other sides are in `core.py` and `plain.py`: plain,
 honest implementations of the paper's pseudo-code. `rendering.py` and `reading.py` measure images per second.
 """
+
+
+def in_a_process(part: str, options: list[str]) -> list[Figure]:
+    """What `python -m benchmarks PART` says."""
+    print(part, file=sys.stderr)
+    out = subprocess.run([sys.executable, "-m", "benchmarks", part, *options], check=True, stdout=subprocess.PIPE)
+    names = {field.name for field in dataclasses.fields(Figure)}
+    told = [json.loads(line) for line in out.stdout.decode().splitlines() if line.startswith("{")]
+    return [Figure(**{key: value for key, value in row.items() if key in names}) for row in told]
 
 
 def main() -> None:
@@ -45,7 +58,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.cpu:
         use_cpu_time()
-    figures = [figure for name in args.parts or PARTS for figure in PARTS[name](args.rounds)]
+    parts = args.parts or list(PARTS)
+    if len(parts) == 1:
+        figures = PARTS[parts[0]](args.rounds)
+    else:
+        options = ["--rounds", str(args.rounds), *["--cpu"] * args.cpu]
+        figures = [figure for part in parts for figure in in_a_process(part, options)]
     report(figures)
     if args.write:
         text = io.StringIO()

@@ -133,6 +133,21 @@ def test_sentences_that_share_passes_are_those_that_do_not(model, sharp, monkeyp
         assert posterior.sample((0,)).shape == (0, 3, 4)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_posterior_outlives_those_after_it(model, count, generator):
+    """Memory of posteriors that are gone is used again, that of those which are not is left alone."""
+    images, q = inputs(model, 2 * count), random_quat((4, count), generator=generator)
+    with torch.inference_mode():
+        first = model(images[:count])
+        expected = first.log_prob(q)
+        for _ in range(3):
+            second = model(images[count:])  # the one before goes only when this is there
+        assert torch.equal(first.log_prob(q), expected)
+        assert not torch.equal(second.log_prob(q), expected)
+        del first
+        assert torch.equal(model(images[:count]).log_prob(q), expected)
+
+
 def test_images_in_a_batch_do_not_see_each_other(model, generator):
     x = inputs(model, 4)
     q = random_quat((5, 4), generator=generator)

@@ -43,7 +43,11 @@ def test_products_equal_those_of_torch(layer, rows, libraries, monkeypatch):
             assert torch.allclose(products.linear(x[None], layer, again=again), layer(x)[None], atol=1e-5)
             assert torch.allclose(products.linear(x, layer, skip=16, again=again), layer(x)[:, 16:], atol=1e-5)
             assert torch.allclose(products.linear_gelu(x, layer, again=again), nn.functional.gelu(layer(x)), atol=1e-5)
-            assert torch.allclose(products.plus_linear(base, x, layer, again=again), base + layer(x), atol=1e-5)
+            expected = base + layer(x)
+            assert torch.allclose(products.plus_linear(base, x, layer, again=again), expected, atol=1e-5)
+            over = base.clone()
+            assert products.plus_linear(over, x, layer, again=again, in_place=True) is over
+            assert torch.allclose(over, expected, atol=1e-5)
     assert torch.equal(x, kept[0])
     assert torch.equal(base, kept[1])
 

@@ -25,7 +25,7 @@ ORDER = [
     ["choosing"],
     ["sentences"],
     ["modes"],
-    ["products"],
+    ["products", "spare"],
     ["layers"],
     ["model"],
     ["compiled"],

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from aquamam import products
+from aquamam import products, spare
 
 
 class KeysValues(NamedTuple):
@@ -60,13 +60,13 @@ class Block(nn.Module):
         """(..., tokens, dim) -> (..., heads, tokens, head_dim)"""
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
 
-    def _finish(self, x: Tensor, attended: Tensor, again: bool = False) -> Tensor:
+    def _finish(self, x: Tensor, attended: Tensor, again: bool = False, in_place: bool = False) -> Tensor:
         if not self._unrecorded(x):
             x = x + self._drop(self.out(attended))
             return x + self._drop(self.linear2(self._drop(F.gelu(self.linear1(self.norm2(x))))))
-        rows = products.plus_linear(x.flatten(0, -2), attended.flatten(0, -2), self.out, again=again)
+        rows = products.plus_linear(x.flatten(0, -2), attended.flatten(0, -2), self.out, again=again, in_place=in_place)
         hidden = products.linear_gelu(self.norm2(rows), self.linear1, again=again)
-        return products.plus_linear(rows, hidden, self.linear2, again=again).reshape(x.shape)
+        return products.plus_linear(rows, hidden, self.linear2, again=again, in_place=in_place).reshape(x.shape)
 
     def _qkv(self, y: Tensor, skip: int = 0, again: bool = False) -> Tensor:
         """Queries, keys and values, without the first `skip` numbers."""
@@ -81,25 +81,29 @@ class Block(nn.Module):
     def prefix(
         self, x: Float[Tensor, "batch tokens dim"], last: bool = False
     ) -> tuple[Float[Tensor, "batch outputs dim"], KeysValues]:
-        """Full attention among patch tokens and [START]. In the last layer only [START] is read afterwards, so only it is computed."""
+        """Full attention among patch tokens and [START]. In the last layer only [START] is read afterwards, so only it is computed.
+
+        Where nobody asks for gradients, other layers write their result over x.
+        """
         if not self._unrecorded(x):
             return self._prefix(x, last)
-        if len(x) == 1:
-            return self._prefix(x, last, again=True)
         # So few images at a time that activations stay in cache and in memory already mapped: only keys and values last. These are laid
         # out head by head, as the products of `extend` want them.
         batch, tokens, dim = x.shape
-        out = x.new_empty(batch, 1 if last else tokens, dim)
-        keys, values = x.new_empty(2, batch, self.heads, tokens, dim // self.heads)
+        out = x.new_empty(batch, 1, dim) if last else x
+        keys, values = spare.empty(2, batch, self.heads, tokens, dim // self.heads)
         fitting = CACHE_FLOATS * torch.get_num_threads() // (tokens * self.linear1.out_features)
         at_once = 1 << max(0, fitting.bit_length() - 1)  # a power of two: many batches are whole numbers of them
         for start in range(0, batch, at_once):
             few = slice(start, min(start + at_once, batch))
-            out[few], (keys[few], values[few]) = self._prefix(x[few], last, again=few.stop - start in (1, at_once))
+            again = few.stop - start in (1, at_once)
+            done, (keys[few], values[few]) = self._prefix(x[few], last, again, in_place=not last)
+            if last:
+                out[few] = done
         return out, KeysValues(keys, values)
 
-    def _prefix(self, x: Tensor, last: bool, again: bool = False) -> tuple[Tensor, KeysValues]:
-        """again: one image, or as many as `prefix` always takes at once."""
+    def _prefix(self, x: Tensor, last: bool, again: bool = False, in_place: bool = False) -> tuple[Tensor, KeysValues]:
+        """again: one image, or as many as `prefix` always takes at once. in_place: the result is written over x."""
         y = self.norm1(x)
         if last:
             dim = x.shape[-1]
@@ -110,7 +114,8 @@ class Block(nn.Module):
             query, key, value = self._qkv(y, again=again).chunk(3, -1)
         query, key, value = (self._heads(part) for part in (query, key, value))
         attended = F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout if self.training else 0.0)
-        return self._finish(x, attended.transpose(1, 2).flatten(-2), again and not last), KeysValues(key, value)
+        out = self._finish(x, attended.transpose(1, 2).flatten(-2), again and not last, in_place)
+        return out, KeysValues(key, value)
 
     def together(
         self, x: Float[Tensor, "batch tokens dim"], mask: Float[Tensor, "queries tokens"], last: bool = False
@@ -126,16 +131,13 @@ class Block(nn.Module):
             attended = F.scaled_dot_product_attention(query[:, :, start:], key, value, mask, dropout)
             x = x[:, start:]
         else:
+            of_image, after = query.split([start + 1, len(mask) - 1], 2)  # slices would have gradients full of zeros
             image = slice(0, start + 1)
-            attended = torch.cat(
-                [
-                    F.scaled_dot_product_attention(
-                        query[:, :, image], key[:, :, image], value[:, :, image], dropout_p=dropout
-                    ),
-                    F.scaled_dot_product_attention(query[:, :, start + 1 :], key, value, mask[1:], dropout),
-                ],
-                2,
-            )
+            parts = [
+                F.scaled_dot_product_attention(of_image, key[:, :, image], value[:, :, image], dropout_p=dropout),
+                F.scaled_dot_product_attention(after, key, value, mask[1:], dropout),
+            ]
+            attended = torch.cat(parts, 2)
         return self._finish(x, attended.transpose(1, 2).flatten(-2))
 
     def extend(

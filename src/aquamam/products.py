@@ -70,15 +70,23 @@ def few_norm(x: Float[Tensor, "*rows dim"], norm: nn.LayerNorm) -> Float[Tensor,
 
 
 def plus_linear(
-    base: Float[Tensor, "rows after"], x: Float[Tensor, "rows before"], layer: nn.Linear, *, again: bool = False
+    base: Float[Tensor, "rows after"],
+    x: Float[Tensor, "rows before"],
+    layer: nn.Linear,
+    *,
+    again: bool = False,
+    in_place: bool = False,
 ) -> Float[Tensor, "rows after"]:
-    """base + layer(x)"""
+    """base + layer(x), written over the base if that is allowed."""
     packed = _packed(x, layer.weight) if again else None
     if packed is not None:
-        return MKL(x, packed, layer.weight, layer.bias, len(x)).add_(base)  # type: ignore[misc]
+        y = MKL(x, packed, layer.weight, layer.bias, len(x))  # type: ignore[misc]
+        return base.add_(y) if in_place else y.add_(base)
     if _by_onednn(x):
-        return ONEDNN.binary(x, base, layer.weight, layer.bias, "add")  # type: ignore[union-attr]
-    return torch.add(base, layer.bias).addmm_(x, layer.weight.t())
+        y = ONEDNN.binary(x, base, layer.weight, layer.bias, "add")  # type: ignore[union-attr]
+        return base.copy_(y) if in_place else y
+    y = base.add_(layer.bias) if in_place else torch.add(base, layer.bias)
+    return y.addmm_(x, layer.weight.t())
 
 
 def _by_onednn(x: Tensor) -> bool:

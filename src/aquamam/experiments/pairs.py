@@ -4,6 +4,7 @@ The paper's toy data has 63 pairs and six categories. A step that encodes each c
 it, gives the exact expected loss for the price of 63 pairs; a random batch is the same sum with the drawn multiplicities as weights.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,10 +137,30 @@ def _token_log_probs(hidden: Tensor, head: nn.Linear, first_legal: Tensor, rows:
     return _TokenLogProbs.apply(hidden, head.weight, head.bias, first_legal, rows, labels)  # type: ignore[no-untyped-call]
 
 
+def _sum_in_halves(p: Tensor, weight: Tensor) -> Tensor:
+    """p @ weight of very many terms: a library splits the result among threads, not the sum, and it is small."""
+    half = len(weight) // 2
+    halves = torch.bmm(
+        p[:, : 2 * half].unflatten(1, (2, half)).transpose(0, 1), weight[: 2 * half].unflatten(0, (2, half))
+    )
+    total = halves.sum(0)
+    return total.addmm_(p[:, 2 * half :], weight[2 * half :]) if len(weight) % 2 else total
+
+
+def _legal_logits(hidden: Tensor, weight: Tensor, bias: Tensor, more: list[int]) -> Tensor:
+    """W h + b; the legal bins of a row are all but the first and the last `more`."""
+    z = products.wide_linear(hidden, weight, bias)
+    rows = z.numpy() if z.device.type == "cpu" else z  # numpy writes to a hundred slices in a tenth of the time
+    for row, illegal in enumerate(more):
+        if illegal:
+            rows[row, :illegal], rows[row, -illegal:] = -torch.inf, -torch.inf
+    return z
+
+
 class _TokenLogProbs(torch.autograd.Function):
     """With 50,257 bins autograd's own chain of mask, logsumexp and gather would make seven matrices of N columns.
 
-    This makes two, one of which lasts, and reads only the legal columns: the rows are sorted by their legal bins and go through the head in
+    This makes one, and reads only the legal columns: the rows are sorted by their legal bins and go through the head in
     a few groups, each with the columns that its widest row needs.
     """
 
@@ -155,17 +176,17 @@ class _TokenLogProbs(torch.autograd.Function):
             members = order[start : start + size]
             low = int(first_legal[members[0]])
             high = len(bias) - low
-            z = products.wide_linear(hidden[members], weight[low:high], bias[low:high])
-            for row, more in enumerate((first_legal[members] - low).tolist()):
-                if more:  # the legal bins are the middle of a row
-                    z[row, :more], z[row, -more:] = -torch.inf, -torch.inf
             here = ((place[rows] >= start) & (place[rows] < start + size)).nonzero().squeeze(1)
             at = (place[rows[here]] - start, labels[here] - low)
-            p = z.softmax(1)
+            logits = functools.partial(
+                _legal_logits, hidden[members], weight[low:high], bias[low:high], (first_legal[members] - low).tolist()
+            )
+            p = logits()
+            torch.softmax(p, 1, out=p)
             log_p[here] = p[at].log()
             tiny = p[at] < 1e-30
             if tiny.any():  # too few digits are left of these
-                log_p[here[tiny]] = (z[at] - z.logsumexp(1)[at[0]])[tiny]
+                log_p[here[tiny]] = logits().log_softmax(1)[at][tiny]
             ctx.groups.append((members, low, high, p, here, at))
         ctx.save_for_backward(hidden, weight)
         return log_p
@@ -182,7 +203,7 @@ class _TokenLogProbs(torch.autograd.Function):
             # the gradient of the logits is that of the labels, a few numbers, minus p times that of its row: p is read, never written
             (row, label), by_label, states = at, grad[here], hidden[members]
             by_row = grad.new_zeros(len(p)).index_put_((row,), by_label, accumulate=True)
-            to_row = p @ weight[low:high] * -by_row[:, None]
+            to_row = _sum_in_halves(p, weight[low:high]) * -by_row[:, None]
             to_hidden[members] = to_row.index_put_((row,), by_label[:, None] * weight[low + label], accumulate=True)
             to_weight[low:high].addmm_(p.T, states * by_row[:, None], beta=min(k, 1), alpha=-1)
             to_weight.index_put_((low + label,), by_label[:, None] * states[row], accumulate=True)
