@@ -87,6 +87,8 @@ class Block(nn.Module):
         """
         if not self._unrecorded(x):
             return self._prefix(x, last)
+        if len(x) == 1:
+            return self._prefix(x, last, again=True, in_place=not last)
         # So few images at a time that activations stay in cache and in memory already mapped: only keys and values last. These are laid
         # out head by head, as the products of `extend` want them.
         batch, tokens, dim = x.shape
