@@ -170,7 +170,7 @@ def toy_training(rounds: int) -> Figure:
         "plain loop",
         plain_step,
         at_least=20,
-        rounds=2 * rounds,
+        rounds=4 * rounds,
         flops=toy_flops(fit),
         steady=True,
     )
