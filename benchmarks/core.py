@@ -123,7 +123,7 @@ def encoder_share(rounds: int) -> list[Figure]:
                     share_of_limit(
                         f"{name} at batch {batch}: share of the limit",
                         lambda images=images, model=model: model(images),
-                        encoder_flops(batch), at_least=0.85, rounds=10 * rounds if batch == 1 else 2 * rounds,
+                        encoder_flops(batch), at_least=0.85, rounds=10 * rounds if batch == 1 else 4 * rounds,
                     )
                 )  # fmt: skip
     return figures
