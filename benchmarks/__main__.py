@@ -22,7 +22,7 @@ PARTS: dict[str, Callable[[int], list[Figure]]] = {
     "rotations": lambda rounds: core.likelihoods_and_samples(2 * rounds, share=10),
     "predictions": core.predictions,
     "encoder": core.encoder_share,
-    "training": lambda rounds: [core.training_step(rounds)],
+    "training": lambda rounds: [core.training_step(2 * rounds)],
     "toy": lambda rounds: [core.toy_training(rounds)],
     "ipdf": core.against_ipdf,
     "startup": startup.figures,
