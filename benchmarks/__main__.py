@@ -32,8 +32,8 @@ PARTS: dict[str, Callable[[int], list[Figure]]] = {
 
 HEAD = """# Benchmarks
 
-`{command}` made this table: interleaved medians of one run, warm-up first, each part in a process of its own. "limit" is the share of the rate of a large
-float32 matrix product, measured in the same run, at which the needed FLOPs were done. The other sides are in `core.py` and `plain.py`: plain,
+`{command}` made this table: interleaved medians of one run, warm-up first, each part in a process of its own. "limit" is the share of the
+rate of a large float32 matrix product, measured in the same run, at which the needed FLOPs were done. The other sides are in `core.py` and `plain.py`: plain,
 honest implementations of the paper's pseudo-code. `rendering.py` and `reading.py` measure images per second.
 """
 

@@ -148,6 +148,14 @@ def test_a_posterior_outlives_those_after_it(model, count, generator):
         assert torch.equal(model(images[:count]).log_prob(q), expected)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_layer_takes_tokens_in_any_layout(model, count):
+    block, x = model.blocks[0], torch.randn(7, count, model.config.dim).transpose(0, 1)
+    expected = block.prefix(x)[0].detach()
+    with torch.no_grad():
+        assert torch.allclose(block.prefix(x)[0], expected, atol=1e-5)
+
+
 def test_images_in_a_batch_do_not_see_each_other(model, generator):
     x = inputs(model, 4)
     q = random_quat((5, 4), generator=generator)

@@ -87,6 +87,7 @@ class Block(nn.Module):
         """
         if not self._unrecorded(x):
             return self._prefix(x, last)
+        x = x.contiguous()  # or rows of it would be copies, and what is written over them lost
         if len(x) == 1:
             return self._prefix(x, last, again=True, in_place=not last)
         # So few images at a time that activations stay in cache and in memory already mapped: only keys and values last. These are laid
