@@ -27,6 +27,8 @@ ORDER = [
     ["modes"],
     ["products", "spare"],
     ["layers"],
+    ["lanes"],
+    ["onepass"],
     ["model"],
     ["compiled"],
     ["baselines"],

@@ -61,7 +61,7 @@ class Block(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
 
     def _finish(self, x: Tensor, attended: Tensor, again: bool = False, in_place: bool = False) -> Tensor:
-        if not self._unrecorded(x):
+        if not self.unrecorded(x):
             x = x + self._drop(self.out(attended))
             return x + self._drop(self.linear2(self._drop(F.gelu(self.linear1(self.norm2(x))))))
         rows = products.plus_linear(x.flatten(0, -2), attended.flatten(0, -2), self.out, again=again, in_place=in_place)
@@ -70,11 +70,11 @@ class Block(nn.Module):
 
     def _qkv(self, y: Tensor, skip: int = 0, again: bool = False) -> Tensor:
         """Queries, keys and values, without the first `skip` numbers."""
-        if self._unrecorded(y):
+        if self.unrecorded(y):
             return products.linear(y, self.qkv, skip=skip, again=again)
         return F.linear(y, self.qkv.weight[skip:], self.qkv.bias[skip:])
 
-    def _unrecorded(self, x: Tensor) -> bool:
+    def unrecorded(self, x: Tensor) -> bool:
         """Whether nobody will ask for gradients, a graph or dropout: then results may be written in place, a few images at a time."""
         return not (self.training or _recorded(x))
 
@@ -85,7 +85,7 @@ class Block(nn.Module):
 
         Where nobody asks for gradients, other layers write their result over x.
         """
-        if not self._unrecorded(x):
+        if not self.unrecorded(x):
             return self._prefix(x, last)
         x = x.contiguous()  # or rows of it would be copies, and what is written over them lost
         if len(x) == 1:
@@ -151,7 +151,7 @@ class Block(nn.Module):
     ) -> tuple[Float[Tensor, "batch rotations steps dim"], Float[Tensor, "batch rotations total twodim"]]:
         """Rotation tokens: one softmax over the shared prefix and the rotation's own tokens so far, the prefix never copied."""
         steps, dim = x.shape[-2:]
-        if steps == x.shape[1] == 1 and self._unrecorded(x):
+        if steps == x.shape[1] == 1 and self.unrecorded(x):
             return self._extend_one(x, prefix, past)
         query, own = self._qkv(self.norm1(x)).split([dim, 2 * dim], -1)
         if past is not None:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from aquamam import onepass
 from aquamam.cells import Cells
 from aquamam.configs import Config
 from aquamam.errors import InputError
@@ -214,7 +215,11 @@ class AQuaMaM(nn.Module):
 
     def encoded(self, images: Tensor) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]]:
         """The last state of [START], and what every layer keeps of images in [-1, 1] or of categories."""
-        x, layers = self.embedded(images), []
+        x = self.embedded(images)
+        whole = onepass.encode(self.blocks, x)  # type: ignore[arg-type]
+        if whole is not None:
+            return whole
+        layers = []
         for i, block in enumerate(self.blocks):
             x, keys_values = block.prefix(x, last=i == len(self.blocks) - 1)  # type: ignore[operator]
             layers.append(keys_values)
