@@ -116,16 +116,14 @@ def encoder_share(rounds: int) -> list[Figure]:
     _, ours = same_models(**DIE)
     figures = []
     with torch.inference_mode():
-        for name, model in (("encoder", ours), ("compiled encoder", compiled(ours))):
-            for batch in (1, 16):
-                images = torch.rand(batch, 3, 224, 224)
-                figures.append(
-                    share_of_limit(
-                        f"{name} at batch {batch}: share of the limit",
-                        lambda images=images, model=model: model(images),
-                        encoder_flops(batch), at_least=0.85, rounds=10 * rounds if batch == 1 else 4 * rounds,
-                    )
-                )  # fmt: skip
+        for batch in (1, 16):
+            images = torch.rand(batch, 3, 224, 224)
+            figures.append(
+                share_of_limit(
+                    f"encoder at batch {batch}: share of the limit", lambda images=images: ours(images),
+                    encoder_flops(batch), at_least=0.85, rounds=10 * rounds if batch == 1 else 4 * rounds,
+                )
+            )  # fmt: skip
     return figures
 
 

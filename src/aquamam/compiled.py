@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from aquamam import onepass
 from aquamam.distribution import carry_knowledge
 from aquamam.errors import InputError
 from aquamam.images import ImageInput
@@ -50,11 +51,18 @@ class Compiled(nn.Module):
         prepared = self.model.prepare(images)
         if not len(prepared):
             return self.model(images)
-        start, *states = self.encoder(prepared if self.config.embedding == "category" else normalise(prepared))
-        layers = [KeysValues(*states[i : i + 2]) for i in range(0, len(states), 2)]
+        start, layers = self.encoded(prepared if self.config.embedding == "category" else normalise(prepared))
         posterior = QuaternionSentences(CompiledPrefix(self, layers, start), self.cells)
         carry_knowledge(self, images, posterior)
         return posterior
+
+    def encoded(self, images: Tensor) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]]:
+        """As the model's; large encoders have machine code of their own already (`onepass`)."""
+        if onepass.suits(self.model.blocks, self.config.prefix_tokens + 1):
+            with torch.no_grad():
+                return self.model.encoded(images)
+        start, *states = self.encoder(images)
+        return start, [KeysValues(*states[i : i + 2]) for i in range(0, len(states), 2)]
 
 
 class CompiledPrefix(Prefix):

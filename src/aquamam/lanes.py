@@ -39,13 +39,13 @@ F32, I32, I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 VECTOR, INTEGERS = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 
 # What the kernel is told: whole numbers, then ADDRESSES for each layer.
-HEAD = ("tokens", "dim", "heads", "hidden", "layers", "x", "normed", "wide", "scratch", "scratch_floats", "counters")
+HEAD = ("tokens", "dim", "heads", "hidden", "layers", "normed", "wide", "scratch", "scratch_floats", "counters", "x")
 LAYER = (
     "norm1_weight", "norm1_bias", "qkv", "qkv_bias", "out", "out_bias",
     "norm2_weight", "norm2_bias", "linear1", "linear1_bias", "linear2", "linear2_bias", "keys", "values",
 )  # fmt: skip
 STAGES = 8  # of a layer, each with a counter of the work taken
-(TOKENS, DIM, HEADS, HIDDEN, LAYERS, X, NORMED, WIDE, SCRATCH, SCRATCH_FLOATS, COUNTERS) = range(len(HEAD))
+(TOKENS, DIM, HEADS, HIDDEN, LAYERS, NORMED, WIDE, SCRATCH, SCRATCH_FLOATS, COUNTERS, X) = range(len(HEAD))
 EPS = 1e-6  # of the norms
 
 

@@ -216,7 +216,7 @@ class AQuaMaM(nn.Module):
     def encoded(self, images: Tensor) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]]:
         """The last state of [START], and what every layer keeps of images in [-1, 1] or of categories."""
         x = self.embedded(images)
-        whole = onepass.encode(self.blocks, x)  # type: ignore[arg-type]
+        whole = onepass.encode(self.blocks, x)
         if whole is not None:
             return whole
         layers = []

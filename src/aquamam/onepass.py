@@ -7,7 +7,6 @@ would win is not worth the wait. So do machines without AVX2, without numba, or 
 import ctypes
 import functools
 import weakref
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,41 +23,43 @@ SAMPLE = 16  # numbers of a weight that are compared with what they were when it
 
 
 def encode(
-    blocks: Sequence[Block], x: Float[Tensor, "batch tokens dim"]
+    layers: nn.ModuleList, x: Float[Tensor, "batch tokens dim"]
 ) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]] | None:
     """The last state of [START] and every layer's keys and values; None where libraries are the better choice. x is written over."""
+    blocks: list[Block] = list(layers)  # type: ignore[arg-type]
     first = blocks[0]
     batch, tokens, dim = x.shape
     hidden = first.linear1.out_features
-    if 2 * tokens * dim * (4 * dim + 2 * hidden) < LARGE or not batch or not all(b.unrecorded(x) for b in blocks):
+    if not (batch and suits(layers, tokens) and all(block.unrecorded(x) for block in blocks)):
         return None
-    if not _fits(dim, first.heads, hidden):
+    packed = [_packed(block) for block in blocks]  # kept until the end: another thread may find a change and pack anew
+    if None in packed:
         return None
-    packs = _packs(blocks)
-    if packs is None:
-        return None
-    threads = torch.get_num_threads()
-    lanes = _lanes()
+    lanes, threads, size = _lanes(), torch.get_num_threads(), dim // first.heads
     x = x.contiguous()
-    keys, values = spare.empty(2, len(blocks), batch, first.heads, tokens, dim // first.heads)
-    need = lanes.scratch_floats(tokens, dim // first.heads)
+    keys, values = spare.empty(2, len(blocks), batch, first.heads, tokens, size)
     normed, wide = (spare.empty(tokens, n + lanes.ASIDE) for n in (dim, max(3 * dim, hidden)))
-    scratch = spare.empty(threads, need)
+    scratch = spare.empty(threads, lanes.scratch_floats(tokens, size))
     counters = np.empty(len(blocks) * lanes.STAGES * lanes.LINE // 8, dtype=np.int64)
-    addresses = _addresses(blocks, packs)
-    told = np.empty(len(lanes.HEAD) + addresses.size, dtype=np.int64)
-    rows = told[len(lanes.HEAD) :].reshape(len(blocks), len(lanes.LAYER))
+    head = (tokens, dim, first.heads, hidden, len(blocks), normed.data_ptr(), wide.data_ptr(), scratch.data_ptr(), scratch.shape[1], counters.ctypes.data)  # fmt: skip
+    told = np.array([*head, 0, *(a for p in packed for a in (*p.addresses, 0, 0))], dtype=np.int64)  # type: ignore[union-attr]
+    of_layers = told[len(lanes.HEAD) :].reshape(len(blocks), len(lanes.LAYER))
     for image in range(batch):
         counters.fill(0)
-        told[: len(lanes.HEAD)] = (
-            tokens, dim, first.heads, hidden, len(blocks), x[image].data_ptr(),
-            normed.data_ptr(), wide.data_ptr(), scratch.data_ptr(), need, counters.ctypes.data,
-        )  # fmt: skip
-        rows[:] = addresses
+        told[len(head)] = x[image].data_ptr()
         for places, column in ((keys, -2), (values, -1)):
-            rows[:, column] = places[0, image].data_ptr() + 4 * places.stride(0) * np.arange(len(blocks))
+            of_layers[:, column] = [layer[image].data_ptr() for layer in places]
         _run(told, threads)
     return x[:, -1], [KeysValues(k, v) for k, v in zip(keys, values)]
+
+
+def suits(layers: nn.ModuleList, tokens: int) -> bool:
+    """Whether encoders like this one are large enough, their widths whole numbers of panels, and the machine one for it."""
+    first: Block = layers[0]  # type: ignore[assignment]
+    dim, hidden = first.linear1.in_features, first.linear1.out_features
+    if 2 * tokens * dim * (4 * dim + 2 * hidden) < LARGE or _region() is None:
+        return False
+    return not any(width % _lanes().COLUMNS for width in (dim // first.heads, dim, hidden))
 
 
 @functools.cache
@@ -82,7 +83,7 @@ def _region() -> Any:
 
         for name, function in (("wait", library.GOMP_barrier), ("thread_number", library.omp_get_thread_num)):
             binding.add_symbol(f"aquamam_{name}", ctypes.cast(function, ctypes.c_void_p).value)
-    except (ImportError, OSError, StopIteration, AttributeError):
+    except (ImportError, OSError, StopIteration, AttributeError, RuntimeError):
         return None
     region.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     region.restype = None
@@ -98,80 +99,55 @@ def _run(told: np.ndarray, threads: int) -> None:
     _region()(_code().address, told.ctypes.data, threads, 0)
 
 
-def _fits(dim: int, heads: int, hidden: int) -> bool:
-    """Whether widths are whole numbers of panels."""
-    if _region() is None:
-        return False
-    columns = _lanes().COLUMNS
-    return not (dim // heads % columns or dim % columns or hidden % columns)
-
-
 # --- packed weights -----------------------------------------------------------------------------------------------------------------
 
 
-class _Pack(NamedTuple):
-    """A weight in panels, and what the weight was then."""
+class _Packed(NamedTuple):
+    """The weights of a layer in panels, and what the layer was then."""
 
-    state: tuple[int, int]
-    panels: np.ndarray
-    some: Float[Tensor, "sample"]
-    then: Float[Tensor, "sample"]
+    state: tuple[int, ...]
+    panels: tuple[np.ndarray, ...]
+    some: tuple[
+        tuple[np.ndarray, np.ndarray], ...
+    ]  # of each weight: a view of some of its numbers from all over it, and what they were
+    addresses: tuple[int, ...]  # what `lanes.LAYER` names, but for keys and values
 
 
 # by block: beside the weights, not in them, so that copies and files of a model hold nothing of it
-_kept: "weakref.WeakKeyDictionary[nn.Module, list[_Pack]]" = weakref.WeakKeyDictionary()
-NAMES = ("qkv", "out", "linear1", "linear2")
+_kept: "weakref.WeakKeyDictionary[nn.Module, _Packed]" = weakref.WeakKeyDictionary()
+ORDER = ("norm1", "qkv", "out", "norm2", "linear1", "linear2")  # as in `lanes.LAYER`, a weight and a bias each
 
 
-def _packs(blocks: Sequence[Block]) -> list[tuple[_Pack, ...]] | None:
-    """The weights of all layers in panels; None where one cannot be read.
+def _packed(block: Block) -> _Packed | None:
+    """The weights of a layer in panels; None where they cannot be read.
 
     A packed copy must not outlive a change of its weight. torch counts the changes it sees; those through `.data` it does not, so some of
     the weight's numbers are compared, too: training, loading and averaging change all of a weight.
     """
-    found: list[tuple[_Pack, ...]] = []
-    for block in blocks:
-        if any(not _readable(p) for p in block.parameters()):
-            return None
-        kept = _kept.setdefault(block, [])
-        for i, name in enumerate(NAMES):
-            weight = getattr(block, name).weight
-            state = (weight.data_ptr(), weight._version)
-            if i < len(kept) and kept[i].state == state and torch.equal(kept[i].some, kept[i].then):
-                continue
-            some = weight.detach().as_strided((SAMPLE,), (weight.numel() // SAMPLE,))
-            kept[i : i + 1] = [_Pack(state, _panels(weight.detach()), some, some.clone())]
-        found.append(tuple(kept))  # another thread may find a change and replace what this one uses
-    return found
+    parts = [block._modules[name]._parameters for name in ORDER]  # type: ignore[union-attr]
+    tensors = [part[kind] for part in parts for kind in ("weight", "bias")]
+    if any(t is None or t.is_inference() for t in tensors):
+        return None
+    state = tuple([t.data_ptr() for t in tensors] + [t._version for t in tensors])  # type: ignore[union-attr]
+    kept = _kept.get(block)
+    if kept is not None and kept.state == state and all((now == then).all() for now, then in kept.some):
+        return kept
+    if any(t.device.type != "cpu" or t.dtype != torch.float32 or not t.is_contiguous() for t in tensors):  # type: ignore[union-attr]
+        return None
+    weights = {i: t.detach().numpy() for i, t in enumerate(tensors) if t.ndim == 2}  # type: ignore[union-attr]
+    panels = {i: _panels(weight) for i, weight in weights.items()}
+    some = tuple(weight.reshape(-1)[:: max(1, weight.size // SAMPLE)] for weight in weights.values())
+    addresses = tuple(panels[i].ctypes.data if i in panels else state[i] for i in range(len(tensors)))
+    _kept[block] = _Packed(state, tuple(panels.values()), tuple((now, now.copy()) for now in some), addresses)
+    return _kept[block]
 
 
-def _readable(p: Tensor) -> bool:
-    return p.device.type == "cpu" and p.dtype == torch.float32 and p.is_contiguous() and not p.is_inference()
-
-
-def _panels(weight: Float[Tensor, "outputs inputs"]) -> np.ndarray:
+def _panels(weight: np.ndarray) -> np.ndarray:
     """(outputs, inputs) -> (panels, inputs, columns), on a cache line."""
     columns, line = _lanes().COLUMNS, _lanes().LINE
     outputs, inputs = weight.shape
-    raw = np.empty(4 * weight.numel() + 2 * line, dtype=np.uint8)  # what comes after it is asked for, too
+    raw = np.empty(weight.nbytes + line, dtype=np.uint8)
     start = -raw.ctypes.data % line
-    panels = raw[start : start + 4 * weight.numel()].view(np.float32).reshape(outputs // columns, inputs, columns)
-    panels[:] = weight.numpy().reshape(outputs // columns, columns, inputs).transpose(0, 2, 1)
+    panels = raw[start : start + weight.nbytes].view(np.float32).reshape(outputs // columns, inputs, columns)
+    panels[:] = weight.reshape(outputs // columns, columns, inputs).transpose(0, 2, 1)
     return panels
-
-
-def _addresses(blocks: Sequence[Block], packs: list[tuple[_Pack, ...]]) -> np.ndarray:
-    """What `lanes.LAYER` names, but for the keys and values, a row a layer."""
-
-    def of(block: Block, kept: tuple[_Pack, ...]) -> Iterator[int]:
-        qkv, out, linear1, linear2 = (pack.panels.ctypes.data for pack in kept)
-        for norm, *linears in (
-            (block.norm1, (qkv, block.qkv), (out, block.out)),
-            (block.norm2, (linear1, block.linear1), (linear2, block.linear2)),
-        ):
-            yield from (norm.weight.data_ptr(), norm.bias.data_ptr())
-            for panels, layer in linears:
-                yield from (panels, layer.bias.data_ptr())
-        yield from (0, 0)
-
-    return np.array([list(of(block, kept)) for block, kept in zip(blocks, packs)], dtype=np.int64)
