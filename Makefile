@@ -25,7 +25,7 @@ demo: $(VENV)/.installed
 	$(BIN)/aquamam demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
