@@ -58,9 +58,9 @@ def main() -> None:
             return not wide if name.startswith("avx512") else super().get(name, default)
 
     binding.get_host_cpu_features = lambda: Other(real)
-    from aquamam import lanes, onepass
+    from aquamam import onepass, vectors
 
-    assert {True: 8, False: 16}[wide] == lanes.LANES
+    assert {True: 8, False: 16}[wide] == vectors.LANES
     onepass.LARGE = 0
     assert all(worst(shape, 1.0) < 2e-5 for shape in SHAPES)
     print("the same")

@@ -1,5 +1,6 @@
 """Large encoders in machine code: the numbers of the layers, for any shape, input and number of threads, and never those of old weights."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -115,6 +116,14 @@ def test_libraries_serve_what_the_code_does_not(blocks, monkeypatch):
             assert onepass.encode(layers(64, 2, 128), x) is None  # changes of these weights are not counted
         monkeypatch.setattr(onepass, "LARGE", 1 << 28)
         assert onepass.encode(blocks, x) is None
+
+
+def test_a_change_of_the_vectors_changes_the_loops():
+    """numba keeps machine code for as long as the file of the loops stays as it is; so that file must name what the routines were."""
+    from aquamam import lanes
+
+    now = hashlib.sha256(Path(lanes.__file__).with_name("vectors.py").read_bytes()).hexdigest()[:12]
+    assert now == lanes.VECTORS, f'say VECTORS = "{now}" in lanes.py'
 
 
 @needs_code

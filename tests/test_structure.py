@@ -27,6 +27,7 @@ ORDER = [
     ["modes"],
     ["products", "spare"],
     ["layers"],
+    ["vectors"],
     ["lanes"],
     ["onepass"],
     ["model"],

@@ -76,7 +76,8 @@ def _region() -> Any:
     None where it is not to be had, or the loops are not.
     """
     try:
-        lanes = _lanes()
+        from aquamam.vectors import AVAILABLE
+
         library = ctypes.CDLL(str(next((Path(torch.__file__).parent / "lib").glob("libgomp*"))))
         region = library.GOMP_parallel
         from llvmlite import binding
@@ -87,7 +88,7 @@ def _region() -> Any:
         return None
     region.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     region.restype = None
-    return region if lanes.AVAILABLE else None
+    return region if AVAILABLE else None
 
 
 @functools.cache
