@@ -59,7 +59,7 @@ class Compiled(nn.Module):
     def encoded(self, images: Tensor) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]]:
         """As the model's; large encoders have machine code of their own already (`onepass`)."""
         if onepass.suits(self.model.blocks, self.config.prefix_tokens + 1):
-            with torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad():  # or keys and values would be copied for every token
                 return self.model.encoded(images)
         start, *states = self.encoder(images)
         return start, [KeysValues(*states[i : i + 2]) for i in range(0, len(states), 2)]
