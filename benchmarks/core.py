@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from aquamam.checkpoint import import_original
-from aquamam.compiled import compiled
-from aquamam.layers import normalise
-from aquamam.rotations import random_quat
+from aquamam.checkpoints.checkpoint import import_original
+from aquamam.network.compiled import compiled
+from aquamam.network.layers import normalise
+from aquamam.geometry.rotations import random_quat
 from benchmarks.measure import Figure, compare, share_of_limit
 from benchmarks.plain import PlainAQuaMaM
 
@@ -92,7 +92,7 @@ def likelihoods_and_samples(rounds: int, share: int) -> list[Figure]:
 
 
 def predictions(rounds: int) -> list[Figure]:
-    """As loaded, and compiled for this machine (`aquamam.compiled`), which takes a C++ compiler and half a minute."""
+    """As loaded, and compiled for this machine (`aquamam.network.compiled`), which takes a C++ compiler and half a minute."""
     plain, ours = same_models(**DIE)
     figures = []
     with torch.inference_mode():
@@ -145,9 +145,9 @@ def training_step(rounds: int, batch: int = 32) -> Figure:
 
 def toy_training(rounds: int) -> Figure:
     """Sampled batches of 128: the plain loop runs 128 sequences, ours the distinct pairs of the batch with six prefixes encoded once."""
-    from aquamam.experiments.fit import Fit, FitConfig
-    from aquamam.experiments.pairs import Sentences
-    from aquamam.experiments.toy import toy_pairs
+    from aquamam.reproduce.fit_pairs import Fit, FitConfig
+    from aquamam.reproduce.pairs import Sentences
+    from aquamam.reproduce.toy import toy_pairs
 
     plain, ours = same_models(bins=50_257, dim=64, heads=8, layers=3, categories=6, tokens=196)
     plain.train(), ours.train()
@@ -211,11 +211,11 @@ def tokens_asked(posterior, q: torch.Tensor) -> int:
 
 def maps_of_trained_models(ipdf_on: Callable[[int], object], rounds: int) -> list[Figure]:
     """Maps within 1e-6 of total variation of the bundled models of the same size: how many rotations are likely is a matter of weights."""
-    from aquamam.checkpoint import load
-    from aquamam.datasets.rendered import RenderedDataset
-    from aquamam.grid import so3_grid
-    from aquamam.render import RenderSettings
-    from aquamam.solids import solid
+    from aquamam.checkpoints.checkpoint import load
+    from aquamam.data.renders import RenderedDataset
+    from aquamam.geometry.grid import so3_grid
+    from aquamam.rendering.render import RenderSettings
+    from aquamam.rendering.solids import solid
 
     grid = so3_grid(4, dtype=torch.float32)[:, None]
     figures = []
@@ -239,9 +239,9 @@ def maps_of_trained_models(ipdf_on: Callable[[int], object], rounds: int) -> lis
 
 def against_ipdf(rounds: int) -> list[Figure]:
     """The same image features on both sides: IPDF's MLP over its grid against our decoder, both with the small encoder."""
-    from aquamam.checkpoint import build
-    from aquamam.grid import so3_grid
-    from aquamam.presets import PRESETS
+    from aquamam.checkpoints.checkpoint import build
+    from aquamam.geometry.grid import so3_grid
+    from aquamam.training.presets import PRESETS
 
     torch.manual_seed(0)
     ours = build("aquamam", PRESETS["die-small"].model.to_dict()).eval()

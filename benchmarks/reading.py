@@ -15,14 +15,14 @@ from pathlib import Path
 
 import torch
 
-from aquamam.datasets import RenderedDataset, StoredDataset, Stream, augmentation
-from aquamam.datasets.layout import Manifest, shard_size_for
-from aquamam.datasets.recipe import Recipe
-from aquamam.datasets.writing import write_dataset
-from aquamam.model import AQuaMaM
-from aquamam.presets import model_config
-from aquamam.render import RenderSettings
-from aquamam.solids import solid
+from aquamam.data import RenderedDataset, StoredDataset, Stream, augmentation
+from aquamam.data.disk.layout import Manifest, shard_size_for
+from aquamam.data.recipe import Recipe
+from aquamam.data.disk.writing import write_dataset
+from aquamam.network.model import AQuaMaM
+from aquamam.training.presets import model_config
+from aquamam.rendering.render import RenderSettings
+from aquamam.rendering.solids import solid
 
 BATCH = 128
 

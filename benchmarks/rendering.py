@@ -15,9 +15,9 @@ import time
 
 import numpy as np
 
-from aquamam.meshes import Mesh, crease_normals
-from aquamam.render import RenderSettings, render
-from aquamam.solids import solid
+from aquamam.rendering.meshes import Mesh, crease_normals
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.rendering.solids import solid
 
 
 def bumpy_ball(facets: int = 100, bands: int = 101) -> Mesh:
@@ -56,8 +56,8 @@ def rates(mesh: Mesh, size: int, count: int, rounds: int) -> list[float]:
 def first_call_seconds(cache: str) -> float:
     """CPU seconds of a new process's first image, imports not counted."""
     code = (
-        "import time, numpy as np; from aquamam import raster; from aquamam.render import RenderSettings, render;"
-        "from aquamam.solids import solid; mesh = solid('die').mesh; start = time.process_time();"
+        "import time, numpy as np; from aquamam import raster; from aquamam.rendering.render import RenderSettings, render;"
+        "from aquamam.rendering.solids import solid; mesh = solid('die').mesh; start = time.process_time();"
         "render(mesh, np.eye(3), RenderSettings(size=16)); print(time.process_time() - start)"
     )
     run = subprocess.run(

@@ -15,9 +15,9 @@ from benchmarks.measure import Figure
 
 MILLION = """
 import torch, json
-from aquamam.checkpoint import build
-from aquamam.presets import PRESETS
-from aquamam.rotations import random_quat
+from aquamam.checkpoints.checkpoint import build
+from aquamam.training.presets import PRESETS
+from aquamam.geometry.rotations import random_quat
 def peak():  # kilobytes; a process inherits the peak that getrusage tells from the one which started it
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))

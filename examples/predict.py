@@ -11,12 +11,13 @@ import torch
 from PIL import Image
 
 import aquamam
-from aquamam.images import read_image
-from aquamam.modes import answers
-from aquamam.plotting import ball, known_object, make_cloud, save
-from aquamam.render import render
-from aquamam.solids import solid
-from aquamam.web import page_data, write_page
+from aquamam.network.images import read_image
+from aquamam.posterior.modes import answers
+from aquamam.plotting import known_object, make_cloud, save
+from aquamam.plotting import ball
+from aquamam.rendering.render import render
+from aquamam.rendering.solids import solid
+from aquamam.pages.page import page_data, write_page
 
 
 def main(image: str | None = None, model_name: str = "die", out: str = "out/predict") -> None:

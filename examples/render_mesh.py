@@ -9,9 +9,9 @@ import argparse
 
 import numpy as np
 
-from aquamam.meshes import load_mesh
-from aquamam.render import RenderSettings, contact_sheet, render
-from aquamam.solids import solid
+from aquamam.rendering.meshes import load_mesh
+from aquamam.rendering.render import RenderSettings, contact_sheet, render
+from aquamam.rendering.solids import solid
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("mesh", nargs="?", help=".obj, .ply, .stl, .glb, .gltf or .off")

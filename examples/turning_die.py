@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 import aquamam
-from aquamam.modes import cluster
+from aquamam.posterior.modes import cluster
 from aquamam.plotting import known_object, save
 from aquamam.plotting.style import Theme, get_theme, new_figure
-from aquamam.render import RenderSettings, render
-from aquamam.rotations import geodesic_angle, multiply, quat_to_rotvec, rotvec_to_quat
-from aquamam.solids import solid
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.geometry.rotations import geodesic_angle, multiply, quat_to_rotvec, rotvec_to_quat
+from aquamam.rendering.solids import solid
 
 TURNS = (0, 6, 90, 180, 270)  # degrees about the vertical axis: each frame shows one face and nothing else
 START = (0.0, 0.0, 0.0, 1.0)  # xyzw: the five faces the camera

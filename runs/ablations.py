@@ -10,15 +10,15 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
-from aquamam.checkpoint import load
-from aquamam.commands.evaluate import SEED
-from aquamam.commands.train import open_data
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.evaluation import evaluate
-from aquamam.presets import preset
-from aquamam.render import RenderSettings
-from aquamam.solids import solid
-from aquamam.training import Trainer
+from aquamam.checkpoints.checkpoint import load
+from aquamam.cli.evaluate import SEED
+from aquamam.cli.train import open_data
+from aquamam.data.renders import RenderedDataset
+from aquamam.evaluation.evaluate import evaluate
+from aquamam.training.presets import preset
+from aquamam.rendering.render import RenderSettings
+from aquamam.rendering.solids import solid
+from aquamam.training.trainer import Trainer
 
 SIZE = 32
 SMALL = {"image_size": SIZE, "stem": (32, 64, 128), "stem_blocks": (1, 1, 1)}

@@ -14,11 +14,11 @@ from tqdm import tqdm
 
 import aquamam
 from aquamam.baselines.ipdf import IPDF
-from aquamam.commands.evaluate import SEED
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.metrics import rotation_error
-from aquamam.render import RenderSettings
-from aquamam.solids import solid
+from aquamam.cli.evaluate import SEED
+from aquamam.data.renders import RenderedDataset
+from aquamam.evaluation.metrics import rotation_error
+from aquamam.rendering.render import RenderSettings
+from aquamam.rendering.solids import solid
 
 
 def main() -> None:

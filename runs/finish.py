@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import aquamam
-from aquamam.commands.evaluate import SEED
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.distribution import learn
-from aquamam.evaluation import evaluate
-from aquamam.regions import calibrate
-from aquamam.render import RenderSettings
-from aquamam.report import write_report
-from aquamam.solids import solid
-from aquamam.tempering import looks, temper, temper_contrast, temper_coverage
-from aquamam.turns import temper_turned, turned
+from aquamam.cli.evaluate import SEED
+from aquamam.data.renders import RenderedDataset
+from aquamam.posterior.distribution import learn
+from aquamam.evaluation.evaluate import evaluate
+from aquamam.posterior.regions import calibrate
+from aquamam.rendering.render import RenderSettings
+from aquamam.pages.evaluation import write_report
+from aquamam.rendering.solids import solid
+from aquamam.training.temperature import looks, temper, temper_contrast, temper_coverage
+from aquamam.training.turns import temper_turned, turned
 
 FIGURES = (
     "images", "mean_log_likelihood", "median_log_likelihood", "ceiling", "mean_error_deg", "median_error_deg",
@@ -84,7 +84,7 @@ def main() -> None:
     if args.turned_images:
         name, data = f"{args.name}, {TURNS} turns", renders("test", args.turned_images)
         told["evaluation_turned"] = judged(name, turned(model, TURNS), data, args.run / "evaluation-turned")
-    target = Path(aquamam.__file__).parent / "models" / f"{args.name}.safetensors"
+    target = Path(aquamam.__file__).parent / "checkpoints" / "weights" / f"{args.name}.safetensors"
     aquamam.save_model(model, target, told, half=True)
     print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB")
 

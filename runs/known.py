@@ -14,11 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from synthetic import KnownMixture
 
-from aquamam.checkpoint import load
-from aquamam.evaluation import evaluate
-from aquamam.model import ModelConfig
-from aquamam.recipes import TrainConfig
-from aquamam.training import Trainer
+from aquamam.checkpoints.checkpoint import load
+from aquamam.evaluation.evaluate import evaluate
+from aquamam.network.model import ModelConfig
+from aquamam.training.config import TrainConfig
+from aquamam.training.trainer import Trainer
 
 KAPPA = 60.0
 TEST = 20_000

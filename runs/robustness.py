@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 
 import aquamam
-from aquamam.commands.evaluate import SEED
-from aquamam.datasets.augment import AugmentSettings, augment
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.evaluation import evaluate
-from aquamam.render import RenderSettings
-from aquamam.solids import solid
+from aquamam.cli.evaluate import SEED
+from aquamam.data.augment import AugmentSettings, augment
+from aquamam.data.renders import RenderedDataset
+from aquamam.evaluation.evaluate import evaluate
+from aquamam.rendering.render import RenderSettings
+from aquamam.rendering.solids import solid
 
 
 class Changed(RenderedDataset):

@@ -11,9 +11,9 @@ from PIL import Image
 import aquamam
 from aquamam.plotting.mollweide import TILT_COLOURS, directions
 from aquamam.plotting.style import get_theme, new_figure, save
-from aquamam.render import RenderSettings, render
-from aquamam.rotations import rotvec_to_quat
-from aquamam.solids import solid
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.geometry.rotations import rotvec_to_quat
+from aquamam.rendering.solids import solid
 
 VIEWS = {
     "tet": (0.4, 0.3, 0.2), "cube": (0.5, 0.6, 0.2), "icosa": (0.3, -0.4, 0.1), "cone": (-0.9, 0.0, 0.4),

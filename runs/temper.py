@@ -3,11 +3,11 @@
 import sys
 
 import aquamam
-from aquamam.commands.evaluate import SEED
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.render import RenderSettings
-from aquamam.solids import solid
-from aquamam.tempering import temper
+from aquamam.cli.evaluate import SEED
+from aquamam.data.renders import RenderedDataset
+from aquamam.rendering.render import RenderSettings
+from aquamam.rendering.solids import solid
+from aquamam.training.temperature import temper
 
 if __name__ == "__main__":
     name, checkpoint, out = sys.argv[1:4]

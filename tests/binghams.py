@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from aquamam.baselines.bingham import BinghamMixture
-from aquamam.rotations import rotvec_to_quat
+from aquamam.geometry.rotations import rotvec_to_quat
 
 Widths = float | tuple[float, float, float]
 

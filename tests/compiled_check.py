@@ -5,11 +5,11 @@ from dataclasses import replace
 import torch
 from train_tiny import MODEL
 
-from aquamam.compiled import compiled
-from aquamam.distribution import learn
-from aquamam.model import AQuaMaM
-from aquamam.rotations import random_quat
-from aquamam.solids import solid
+from aquamam.network.compiled import compiled
+from aquamam.posterior.distribution import learn
+from aquamam.network.model import AQuaMaM
+from aquamam.geometry.rotations import random_quat
+from aquamam.rendering.solids import solid
 
 CONFIG = replace(MODEL, certainty=True, contrast=(0.6, 1.0, 1.7), spill=0.3, sharpness=(1.2, 0.9, 1.1))
 

@@ -8,7 +8,7 @@ SHAPES = [(64, 2, 128, 37, 2), (128, 4, 96, 13, 1), (64, 1, 64, 65, 1), (96, 3, 
 
 
 def layers(dim: int, heads: int, hidden: int, count: int = 3) -> nn.ModuleList:
-    from aquamam.layers import Block
+    from aquamam.network.layers import Block
 
     torch.manual_seed(0)
     blocks = nn.ModuleList(Block(dim, heads, hidden, 0.1) for _ in range(count)).eval()
@@ -33,7 +33,7 @@ def layer_by_layer(blocks: nn.ModuleList, x: torch.Tensor) -> list[torch.Tensor]
 
 def worst(shape: tuple[int, ...], scale: float) -> float:
     """The largest difference, relative to the largest number."""
-    from aquamam import onepass
+    from aquamam.network import onepass
 
     dim, heads, hidden, tokens, images = shape
     blocks = layers(dim, heads, hidden)
@@ -58,7 +58,8 @@ def main() -> None:
             return not wide if name.startswith("avx512") else super().get(name, default)
 
     binding.get_host_cpu_features = lambda: Other(real)
-    from aquamam import onepass, vectors
+    from aquamam.network import onepass
+    from aquamam.network import vectors
 
     assert {True: 8, False: 16}[wide] == vectors.LANES
     onepass.LARGE = 0

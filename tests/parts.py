@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from aquamam.meshes import Mesh
+from aquamam.rendering.meshes import Mesh
 
 
 def moved(mesh: Mesh, turn: Rotation, shift=(0.0, 0.0, 0.0), scale: float = 1.0) -> Mesh:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from aquamam.model import AQuaMaM, ModelConfig
+from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.serving.app import create_app
 from aquamam.serving.limits import Limits
 

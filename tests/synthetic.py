@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from scipy.spatial.transform import Rotation
 
-from aquamam.datasets.base import Batch, RotationDataset
-from aquamam.datasets.draws import uniforms
+from aquamam.data.base import Batch, RotationDataset
+from aquamam.data.random import uniforms
 
 COLOURS = ((200, 40, 40), (40, 200, 40))
 

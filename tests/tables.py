@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from aquamam.cells import Cells
-from aquamam.sentences import QuaternionSentences
+from aquamam.geometry.cells import Cells
+from aquamam.posterior.sentences import QuaternionSentences
 
 
 class TableConditionals:

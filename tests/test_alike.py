@@ -4,14 +4,14 @@ import pytest
 import torch
 from tables import table_posterior
 
-from aquamam.alike import Alike
-from aquamam.cells import Cells
+from aquamam.posterior.equal_views import Alike
+from aquamam.geometry.cells import Cells
 from aquamam.errors import InputError
-from aquamam.lookalikes import Lookalikes
-from aquamam.render import RenderSettings
-from aquamam.rotations import canonical, geodesic_angle, multiply, random_quat, rotvec_to_quat
+from aquamam.shape.lookalikes import Lookalikes
+from aquamam.rendering.render import RenderSettings
+from aquamam.geometry.rotations import canonical, geodesic_angle, multiply, random_quat, rotvec_to_quat
 from aquamam.serving.answering import draw
-from aquamam.solids import solid
+from aquamam.rendering.solids import solid
 
 SETTINGS = RenderSettings()
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from scipy import stats
 
-from aquamam.baselines.baseline import Baseline
-from aquamam.checkpoint import KINDS, build, load, save_model
+from aquamam.baselines.base import Baseline
+from aquamam.checkpoints.checkpoint import KINDS, build, load, save_model
 from aquamam.errors import InputError
-from aquamam.grid import grid_cell_of, grid_size, random_in_cell
-from aquamam.rotations import geodesic_angle, random_quat
+from aquamam.geometry.grid import grid_cell_of, grid_size, random_in_cell
+from aquamam.geometry.rotations import geodesic_angle, random_quat
 
 TINY = {
     "encoder": "category",

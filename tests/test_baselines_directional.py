@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from aquamam.baselines.bingham import Bingham, BinghamConfig, BinghamMixture
-from aquamam.baselines.directional import (
+from aquamam.geometry.directional import (
     bingham_constant_and_moments,
     log_bingham_constant,
     log_von_mises,
@@ -15,7 +15,7 @@ from aquamam.baselines.directional import (
     sample_von_mises,
 )
 from aquamam.baselines.vonmises import VonMisesCVAE, VonMisesCVAEConfig, log_euler_density
-from aquamam.rotations import LOG_UNIFORM, geodesic_angle, multiply, quat_to_euler, random_quat
+from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, multiply, quat_to_euler, random_quat
 
 
 @pytest.fixture(autouse=True, scope="module")

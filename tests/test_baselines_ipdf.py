@@ -8,8 +8,8 @@ import torch
 from aquamam.baselines import ipdf
 from aquamam.baselines.ipdf import IPDF, IPDFConfig, encode_rotation
 from aquamam.errors import InputError
-from aquamam.grid import cell_volume, grid_cell_of, rotate_grid_to, so3_grid
-from aquamam.rotations import geodesic_angle, quat_to_matrix, random_quat
+from aquamam.geometry.grid import cell_volume, grid_cell_of, rotate_grid_to, so3_grid
+from aquamam.geometry.rotations import geodesic_angle, quat_to_matrix, random_quat
 
 
 @pytest.fixture(autouse=True, scope="module")

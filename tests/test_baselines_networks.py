@@ -8,12 +8,12 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from aquamam.baselines.bingham import Bingham, BinghamConfig
-from aquamam.baselines.encoders import Encoder, EncoderConfig
+from aquamam.baselines.encoder import Encoder, EncoderConfig
 from aquamam.baselines.flow import FlowConfig, MoebiusCoupling, QuaternionAffine, RotationFlow
 from aquamam.baselines.mog import AQuaMaMMoG, MoGConfig
 from aquamam.baselines.resnet import ResNet50
 from aquamam.errors import InputError
-from aquamam.rotations import (
+from aquamam.geometry.rotations import (
     geodesic_angle,
     inverse,
     multiply,

@@ -6,23 +6,23 @@ import torch
 from scipy.stats import kstest
 
 import aquamam
-from aquamam.checkpoint import bundled
-from aquamam.commands.evaluate import SEED
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.evaluation import evaluate
-from aquamam.grid import so3_grid
-from aquamam.lookalikes import Lookalikes
-from aquamam.render import RenderSettings, render
-from aquamam.rotations import geodesic_angle, inverse, multiply, quat_to_matrix, rotvec_to_quat
-from aquamam.solids import solid
+from aquamam.checkpoints.checkpoint import bundled
+from aquamam.cli.evaluate import SEED
+from aquamam.data.renders import RenderedDataset
+from aquamam.evaluation.evaluate import evaluate
+from aquamam.geometry.grid import so3_grid
+from aquamam.shape.lookalikes import Lookalikes
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.geometry.rotations import geodesic_angle, inverse, multiply, quat_to_matrix, rotvec_to_quat
+from aquamam.rendering.solids import solid
 
 
 def test_die_and_cylinder_come_with_the_package_and_are_small():
-    import aquamam.checkpoint as checkpoint
+    import aquamam.checkpoints.checkpoint as checkpoint
 
     assert {"die", "cylinder", "symsol"} <= set(bundled())
     for name in bundled():
-        file = checkpoint.resources.files("aquamam") / "models" / f"{name}.safetensors"
+        file = checkpoint.resources.files("aquamam.checkpoints") / "weights" / f"{name}.safetensors"
         assert file.is_file()
         assert len(file.read_bytes()) < 8e6
 

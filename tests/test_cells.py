@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import legal_cells
 
-from aquamam.cells import Cells
-from aquamam.charts import ATLAS, CHARTS, HEMISPHERE
+from aquamam.geometry.cells import Cells
+from aquamam.geometry.charts import ATLAS, CHARTS, HEMISPHERE
 from aquamam.errors import InputError
-from aquamam.rotations import canonical, random_quat
+from aquamam.geometry.rotations import canonical, random_quat
 
 BOTH = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
 VOLUMES = {

@@ -7,12 +7,12 @@ import torch
 from test_model import TINY
 
 import aquamam
-from aquamam.checkpoint import load_tensors, save_tensors
-from aquamam.datasets.base import RotationDataset
+from aquamam.checkpoints.checkpoint import load_tensors, save_tensors
+from aquamam.data.base import RotationDataset
 from aquamam.errors import InputError
-from aquamam.model import AQuaMaM, ModelConfig
-from aquamam.parts import still_known
-from aquamam.solids import solid
+from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.fit.part import still_known
+from aquamam.rendering.solids import solid
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from train_tiny import MODEL
 
 from aquamam.baselines.classification import Classification, ClassificationConfig
-from aquamam.compiled import compiled
+from aquamam.network.compiled import compiled
 from aquamam.errors import InputError
-from aquamam.model import AQuaMaM
+from aquamam.network.model import AQuaMaM
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="compiling needs a C++ compiler")

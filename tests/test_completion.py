@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from aquamam.checkpoint import bundled
-from aquamam.cli import COMMANDS, build_parser, main
-from aquamam.completion import commands, names, script
-from aquamam.presets import PRESETS
-from aquamam.solids import NAMES
+from aquamam.checkpoints.checkpoint import bundled
+from aquamam.cli.main import COMMANDS, build_parser, main
+from aquamam.cli.completion_scripts import commands, names, script
+from aquamam.training.presets import PRESETS
+from aquamam.rendering.solids import NAMES
 
 PARSER = build_parser()
 CASES: list[tuple[str, list[str]]] = [  # what is typed, as bash breaks it, and what is offered
@@ -100,7 +100,7 @@ def test_names_that_are_read_without_import_are_the_real_ones():
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_is_printed_without_importing_torch(shell):
     check = (
-        "import sys, json, io, contextlib\nfrom aquamam.cli import main\nout = io.StringIO()\n"
+        "import sys, json, io, contextlib\nfrom aquamam.cli.main import main\nout = io.StringIO()\n"
         f"with contextlib.redirect_stdout(out): status = main(['completion', '{shell}'])\n"
         "print(json.dumps([status, 'torch' in sys.modules, 'numpy' in sys.modules, out.getvalue()]))"
     )

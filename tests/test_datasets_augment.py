@@ -10,14 +10,14 @@ from scipy.ndimage import binary_erosion
 from scipy.spatial.transform import Rotation
 from scipy.stats import kstest
 
-from aquamam.datasets.augment import AUGMENTATIONS, AugmentSettings, augment, augmentation, turn
-from aquamam.datasets.base import Batch
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.datasets.varied import Variation, VariedDataset
+from aquamam.data.augment import AUGMENTATIONS, AugmentSettings, augment, augmentation, turn
+from aquamam.data.base import Batch
+from aquamam.data.renders import RenderedDataset
+from aquamam.data.varied import Variation, VariedDataset
 from aquamam.errors import InputError
-from aquamam.render import RenderSettings, render
-from aquamam.rotations import geodesic_angle, multiply, rotvec_to_quat
-from aquamam.solids import solid
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.geometry.rotations import geodesic_angle, multiply, rotvec_to_quat
+from aquamam.rendering.solids import solid
 
 WHITE = (255, 255, 255)
 EVEN_LIGHT = RenderSettings(size=64, supersample=3, ambient=1.0, diffuse=0.0)  # turning the picture turns no light
@@ -63,7 +63,7 @@ def test_a_turned_picture_is_the_picture_of_the_turned_rotation(dice):
 
 
 def test_a_quarter_turn_is_exact_and_anticlockwise(dice):
-    from aquamam.datasets.pixels import augment_pixels
+    from aquamam.data.pixels import augment_pixels
 
     n = len(dice)
     neutral = {

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aquamam.cli import main
-from aquamam.commands.render import parse_background, parse_share, parse_split, parse_symmetry, split_count
-from aquamam.datasets import StoredDataset, open_dataset
-from aquamam.datasets.summary import evenly, spread
+from aquamam.cli.main import main
+from aquamam.cli.render import parse_background, parse_share, parse_split, parse_symmetry, split_count
+from aquamam.data import StoredDataset, open_dataset
+from aquamam.data.summary import evenly, spread
 from aquamam.errors import InputError
-from aquamam.symmetry import SymmetryGroup
+from aquamam.geometry.symmetry import SymmetryGroup
 
 OBJ = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
 

@@ -14,18 +14,18 @@ from PIL import Image
 from scipy.io import savemat
 from scipy.spatial.transform import Rotation
 
-from aquamam.datasets import open_dataset
-from aquamam.datasets.base import UnreadableExample
-from aquamam.datasets.bop import BopDataset
-from aquamam.datasets.folder import FolderDataset
-from aquamam.datasets.modelnet import ModelNetDataset
-from aquamam.datasets.opening import splits_of
-from aquamam.datasets.original import OriginalDataset
-from aquamam.datasets.pascal3d import PascalDataset
-from aquamam.datasets.symsol import SymsolDataset
+from aquamam.data import open_dataset
+from aquamam.data.base import UnreadableExample
+from aquamam.data.loaders.bop import BopDataset
+from aquamam.data.loaders.folder import FolderDataset
+from aquamam.data.loaders.modelnet import ModelNetDataset
+from aquamam.data.open import splits_of
+from aquamam.data.loaders.original import OriginalDataset
+from aquamam.data.loaders.pascal3d import PascalDataset
+from aquamam.data.loaders.symsol import SymsolDataset
 from aquamam.errors import InputError
-from aquamam.rotations import geodesic_angle
-from aquamam.symmetry import SymmetryGroup
+from aquamam.geometry.rotations import geodesic_angle
+from aquamam.geometry.symmetry import SymmetryGroup
 
 TRUTHS = Rotation.random(6, random_state=0)
 GL_FROM_CV = np.diag([1.0, -1.0, -1.0])

@@ -17,17 +17,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aquamam.datasets import layout, writing
-from aquamam.datasets.base import UnreadableExample
-from aquamam.datasets.draws import haar, uniforms
-from aquamam.datasets.layout import Manifest, shard_size_for
-from aquamam.datasets.recipe import Recipe
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.datasets.store import StoredDataset
-from aquamam.datasets.writing import write_dataset
+from aquamam.data.disk import layout
+from aquamam.data.disk import writing
+from aquamam.data.base import UnreadableExample
+from aquamam.data.random import haar, uniforms
+from aquamam.data.disk.layout import Manifest, shard_size_for
+from aquamam.data.recipe import Recipe
+from aquamam.data.renders import RenderedDataset
+from aquamam.data.disk.store import StoredDataset
+from aquamam.data.disk.writing import write_dataset
 from aquamam.errors import InputError
-from aquamam.render import RenderSettings
-from aquamam.solids import solid
+from aquamam.rendering.render import RenderSettings
+from aquamam.rendering.solids import solid
 
 SETTINGS = RenderSettings(size=12, supersample=1)
 
@@ -137,11 +138,11 @@ def test_random_backgrounds_belong_to_the_example():
 DRIVER = """
 import sys
 from pathlib import Path
-from aquamam.datasets.layout import Manifest
-from aquamam.datasets.recipe import Recipe
-from aquamam.datasets.writing import write_dataset
-from aquamam.render import RenderSettings
-from aquamam.solids import solid
+from aquamam.data.disk.layout import Manifest
+from aquamam.data.recipe import Recipe
+from aquamam.data.disk.writing import write_dataset
+from aquamam.rendering.render import RenderSettings
+from aquamam.rendering.solids import solid
 
 if __name__ == "__main__":
     settings, mesh = RenderSettings(size=16), solid("die").mesh

@@ -7,13 +7,13 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from aquamam.datasets.augment import augmentation
-from aquamam.datasets.base import RotationDataset, UnreadableExample, decode_image, fit, pad_rotations
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.datasets.stream import Stream, one_pass, prefetch
+from aquamam.data.augment import augmentation
+from aquamam.data.base import RotationDataset, UnreadableExample, decode_image, fit, pad_rotations
+from aquamam.data.renders import RenderedDataset
+from aquamam.data.stream import Stream, one_pass, prefetch
 from aquamam.errors import InputError
-from aquamam.render import RenderSettings
-from aquamam.solids import solid
+from aquamam.rendering.render import RenderSettings
+from aquamam.rendering.solids import solid
 
 SETTINGS = RenderSettings(size=8, supersample=1)
 

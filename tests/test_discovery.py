@@ -10,16 +10,16 @@ import torch
 from parts import box, joined, lifted, moved, mug, polygon, prism, remeshed, spring, torus
 from scipy.spatial.transform import Rotation
 
-from aquamam.ambiguity import look_from, save_map, view_ambiguity
-from aquamam.cli import main
-from aquamam.discovery import find_symmetries, near_symmetries
+from aquamam.shape.view_map import look_from, save_map, view_ambiguity
+from aquamam.cli.main import main
+from aquamam.shape.symmetries import find_symmetries, near_symmetries
 from aquamam.errors import InputError
-from aquamam.groups import fit_group
-from aquamam.meshes import Mesh
-from aquamam.solids import NAMES, solid
-from aquamam.surface import Surface, hull_body
-from aquamam.symmetry import SymmetryGroup
-from aquamam.trials import Tolerance
+from aquamam.shape.group_fit import fit_group
+from aquamam.rendering.meshes import Mesh
+from aquamam.rendering.solids import NAMES, solid
+from aquamam.shape.surface import Surface, hull_body
+from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.shape.matching import Tolerance
 
 STILL = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
 

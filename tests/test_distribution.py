@@ -11,10 +11,10 @@ from scipy import stats
 from tables import legal_cells, table_posterior
 from torch.distributions import Distribution
 
-from aquamam.cells import Cells
-from aquamam.choosing import inverse_cdf
+from aquamam.geometry.cells import Cells
+from aquamam.posterior.decoding import inverse_cdf
 from aquamam.errors import InputError
-from aquamam.rotations import LOG_UNIFORM, geodesic_angle, random_quat
+from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
 
 CHARTS = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
 DENSITIES = pytest.mark.parametrize("density", ["cells", "paper"])
@@ -140,7 +140,7 @@ def test_chunks_change_nothing(chart, monkeypatch, generator):
     posterior = table_posterior(Cells.make(chart, 20))
     q = random_quat((50, 2), generator=generator)
     whole, drawn = posterior.log_prob(q), posterior.sample((9,), generator=torch.Generator().manual_seed(3))
-    monkeypatch.setattr("aquamam.sentences.CHUNK_FLOATS", 2000)
+    monkeypatch.setattr("aquamam.posterior.sentences.CHUNK_FLOATS", 2000)
     assert posterior._rotations_per_chunk() < 10
     assert torch.allclose(posterior.log_prob(q), whole, atol=1e-5)
     assert posterior.sample((9,), generator=torch.Generator().manual_seed(3)).shape == drawn.shape
@@ -340,7 +340,7 @@ def test_bad_tolerances_get_one_clear_sentence():
 def test_likelihoods_and_predictions_do_not_import_sympy():
     """Some functions of torch do on their first call, which is a quarter of the time that a prediction takes to start."""
     code = (
-        "import sys, torch; from tables import table_posterior; from aquamam.cells import Cells;"
+        "import sys, torch; from tables import table_posterior; from aquamam.geometry.cells import Cells;"
         "p = table_posterior(Cells.make('atlas', 12), batch=1); p.log_prob(p.sample((3,))); p.mode; p.topk(2);"
         "sys.exit('sympy' in sys.modules)"
     )

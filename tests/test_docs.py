@@ -30,18 +30,18 @@ from blocks import PAGES, ROOT, SHELLS, Block, Command, blocks_of, commands_of, 
 from PIL import Image
 from services import InProcess, tiny_model
 
-from aquamam.cells import Cells
-from aquamam.checkpoint import save_model
-from aquamam.cli import COMMANDS, build_parser, main
-from aquamam.commands.train import overrides
-from aquamam.completion import commands
-from aquamam.model import ModelConfig
-from aquamam.presets import PRESETS
-from aquamam.recipes import TrainConfig
-from aquamam.render import RenderSettings, render
-from aquamam.rotations import random_quat, rotvec_to_quat
-from aquamam.showcase import VIEWS
-from aquamam.solids import solid
+from aquamam.geometry.cells import Cells
+from aquamam.checkpoints.checkpoint import save_model
+from aquamam.cli.main import COMMANDS, build_parser, main
+from aquamam.cli.train import overrides
+from aquamam.cli.completion_scripts import commands
+from aquamam.network.model import ModelConfig
+from aquamam.training.presets import PRESETS
+from aquamam.training.config import TrainConfig
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.geometry.rotations import random_quat, rotvec_to_quat
+from aquamam.cli.showcase import VIEWS
+from aquamam.rendering.solids import solid
 
 RUN = {"predict", "sample", "density", "plot", "info", "data", "completion", "symmetries"}
 SHOWN = {"text", "json", "cpp", "yaml", "toml", "csv"}
@@ -330,7 +330,7 @@ def test_commands_in_sentences_exist(page):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_examples_of_help_are_right(name):
-    lines = import_module(f"aquamam.commands.{name}").EXAMPLES.splitlines()
+    lines = import_module(f"aquamam.cli.options.{name}").EXAMPLES.splitlines()
     examples = [re.split(r"\s{2,}", line.strip())[0] for line in lines if line.startswith("  ")]
     assert examples
     for example in examples:
@@ -370,7 +370,7 @@ def test_the_pages_of_the_site_are_all_in_its_menu():
 
 def test_the_reference_names_what_exists():
     named = [name for page in PAGES for name in re.findall(r"^::: (\S+)$", page.read_text(), re.M)]
-    assert {"aquamam.distribution", "aquamam.model", "aquamam.checkpoint"} <= set(named)
+    assert {"aquamam.posterior.distribution", "aquamam.network.model", "aquamam.checkpoints.checkpoint"} <= set(named)
     assert len(named) == len(set(named))
     for name in named:
         assert pkgutil.resolve_name(name).__doc__, name

@@ -15,21 +15,21 @@ from tables import table_posterior
 from torch import nn
 
 from aquamam.baselines.classification import CellProbabilities
-from aquamam.cells import Cells
-from aquamam.checkpoint import load, save_model
-from aquamam.cli import main
-from aquamam.commands.evaluate import open_data
-from aquamam.datasets.base import RotationDataset, UnreadableExample
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.distribution import RotationDistribution
+from aquamam.geometry.cells import Cells
+from aquamam.checkpoints.checkpoint import load, save_model
+from aquamam.cli.main import main
+from aquamam.cli.evaluate import open_data
+from aquamam.data.base import RotationDataset, UnreadableExample
+from aquamam.data.renders import RenderedDataset
+from aquamam.posterior.distribution import RotationDistribution
 from aquamam.errors import InputError
-from aquamam.evaluation import evaluate
-from aquamam.figures import Figures
-from aquamam.model import AQuaMaM, ModelConfig
-from aquamam.report import page_of
-from aquamam.rotations import LOG_UNIFORM, geodesic_angle, multiply, random_quat, rotvec_to_quat
-from aquamam.solids import solid
-from aquamam.symmetry import SymmetryGroup
+from aquamam.evaluation.evaluate import evaluate
+from aquamam.evaluation.results import Figures
+from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.pages.evaluation import page_of
+from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, multiply, random_quat, rotvec_to_quat
+from aquamam.rendering.solids import solid
+from aquamam.geometry.symmetry import SymmetryGroup
 
 SIDE = 8
 TINY = ModelConfig(bins=12, dim=16, heads=2, layers=1, hidden=16, embedding="stem", image_size=SIDE, stem=(8,), stem_blocks=(0,))  # fmt: skip

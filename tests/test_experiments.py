@@ -15,17 +15,21 @@ from scipy.spatial.transform import Rotation
 
 from aquamam.baselines.ipdf import IPDF, IPDFConfig
 from aquamam.baselines.mog import AQuaMaMMoG
-from aquamam.checkpoint import load
-from aquamam.cli import main
+from aquamam.checkpoints.checkpoint import load
+from aquamam.cli.main import main
 from aquamam.errors import InputError
-from aquamam.experiments import demo, hemisphere, judging, peak, toy
-from aquamam.experiments.fit import FAST, PAPER, BaselineFit, Fit, FitConfig, warm_up_and_decay
-from aquamam.experiments.pairs import Pairs, Sentences, _token_log_probs
-from aquamam.experiments.results import write_result
-from aquamam.experiments.toy_others import MOG_MODEL
-from aquamam.model import AQuaMaM, ModelConfig
-from aquamam.presets import model_config
-from aquamam.rotations import canonical, random_quat
+from aquamam.reproduce import toy_demo as demo
+from aquamam.reproduce import hemisphere
+from aquamam.reproduce import judging
+from aquamam.reproduce import peak
+from aquamam.reproduce import toy
+from aquamam.reproduce.fit_pairs import FAST, PAPER, BaselineFit, Fit, FitConfig, warm_up_and_decay
+from aquamam.reproduce.pairs import Pairs, Sentences, _token_log_probs
+from aquamam.reproduce.results import write_result
+from aquamam.reproduce.toy_others import MOG_MODEL
+from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.training.presets import model_config
+from aquamam.geometry.rotations import canonical, random_quat
 
 TINY = ModelConfig(
     bins=200, chart="hemisphere", density="paper", dim=32, heads=4, layers=2, hidden=64, embedding="category", tokens=4

@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 from aquamam.baselines.classification import Classification, ClassificationConfig
-from aquamam.checkpoint import save_model
-from aquamam.cli import main
+from aquamam.checkpoints.checkpoint import save_model
+from aquamam.cli.main import main
 from aquamam.errors import InputError
-from aquamam.export import Decoder, Encoder, export, graphs, largest_difference
-from aquamam.model import AQuaMaM, ModelConfig
-from aquamam.onnx_runner import Files, OnnxModel
-from aquamam.rotations import random_quat
+from aquamam.export.onnx import Decoder, Encoder, export, graphs, largest_difference
+from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.export.runner import Files, OnnxModel
+from aquamam.geometry.rotations import random_quat
 from aquamam.serving.batcher import Encoded
 
 SMALL = {"bins": 12, "dim": 16, "heads": 2, "hidden": 24, "octaves": 3, "image_size": 16}

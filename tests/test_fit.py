@@ -14,23 +14,24 @@ from scipy.spatial.transform import Rotation
 from test_page import CHROMIUM, DESKTOP, FLAGS, PHONE
 
 import aquamam
-from aquamam import fitpage, fitting
-from aquamam.cli import main
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.datasets.varied import CAMERA, PLAIN, VariedDataset
-from aquamam.discovery import Symmetries
+from aquamam.pages import fit as fitpage
+from aquamam.fit import pipeline as fitting
+from aquamam.cli.main import main
+from aquamam.data.renders import RenderedDataset
+from aquamam.data.varied import CAMERA, PLAIN, VariedDataset
+from aquamam.shape.symmetries import Symmetries
 from aquamam.errors import InputError
-from aquamam.groups import NONE, SPHERE
-from aquamam.looks import Difference
-from aquamam.meshes import FIT_RADIUS, Mesh
-from aquamam.parts import check_part, open_part, placed, plain_colour, read_mesh, write_mesh
+from aquamam.shape.group_fit import NONE, SPHERE
+from aquamam.shape.visual import Difference
+from aquamam.rendering.meshes import FIT_RADIUS, Mesh
+from aquamam.fit.part import check_part, open_part, placed, plain_colour, read_mesh, write_mesh
 from aquamam.plotting import known_object
-from aquamam.render import RenderSettings, render
-from aquamam.rotations import multiply, rotvec_to_quat
-from aquamam.solids import solid
-from aquamam.stages import Stages
-from aquamam.symmetry import SymmetryGroup
-from aquamam.trials import Tolerance
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.geometry.rotations import multiply, rotvec_to_quat
+from aquamam.rendering.solids import solid
+from aquamam.fit.stages import Stages
+from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.shape.matching import Tolerance
 
 TINY = [
     "--size", "16", "--steps", "6", "--held-out", "80", "--views", "3", "--quiet",

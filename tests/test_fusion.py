@@ -11,16 +11,16 @@ from torch import Tensor
 
 import aquamam
 from aquamam.baselines.classification import CellProbabilities
-from aquamam.baselines.directional import log_bingham_constant
-from aquamam.cells import Cells
-from aquamam.charts import get_chart
+from aquamam.geometry.directional import log_bingham_constant
+from aquamam.geometry.cells import Cells
+from aquamam.geometry.charts import get_chart
 from aquamam.errors import InputError
-from aquamam.fusion import FusionWarning, fuse
-from aquamam.grid import grid_size, so3_grid
-from aquamam.kernels import KernelMixture
-from aquamam.modes import find_modes
-from aquamam.rotations import LOG_UNIFORM, geodesic_angle, inverse, multiply, random_quat, rotvec_to_quat
-from aquamam.tracking import Tracker
+from aquamam.posterior.fusion import FusionWarning, fuse
+from aquamam.geometry.grid import grid_size, so3_grid
+from aquamam.posterior.kernel_mixture import KernelMixture
+from aquamam.posterior.modes import find_modes
+from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, inverse, multiply, random_quat, rotvec_to_quat
+from aquamam.posterior.tracking import Tracker
 from examples.turning_die import turning_die
 
 STILL = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)

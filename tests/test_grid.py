@@ -9,8 +9,8 @@ import torch
 from scipy.spatial.transform import Rotation
 from scipy.stats import chi2
 
-from aquamam import grid
-from aquamam import rotations as rot
+from aquamam.geometry import grid
+from aquamam.geometry import rotations as rot
 from aquamam.errors import InputError
 
 

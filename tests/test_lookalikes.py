@@ -5,16 +5,16 @@ import pytest
 import torch
 from scipy.spatial.transform import Rotation
 
-from aquamam.commands.train import open_data
-from aquamam.datasets import RenderedDataset
-from aquamam.datasets.draws import haar
-from aquamam.datasets.varied import ROBUST
-from aquamam.labels import draw_labels
-from aquamam.lookalikes import Lookalikes
-from aquamam.meshes import Mesh
-from aquamam.recipes import TrainConfig
-from aquamam.render import RenderSettings, render
-from aquamam.solids import solid
+from aquamam.cli.train import open_data
+from aquamam.data import RenderedDataset
+from aquamam.data.random import haar
+from aquamam.data.varied import ROBUST
+from aquamam.data.labels import draw_labels
+from aquamam.shape.lookalikes import Lookalikes
+from aquamam.rendering.meshes import Mesh
+from aquamam.training.config import TrainConfig
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.rendering.solids import solid
 
 SETTINGS = RenderSettings(size=48)
 
@@ -43,7 +43,7 @@ def test_listed_rotations_give_the_same_picture(name):
 
 @pytest.mark.parametrize(("face", "count"), [("1", 4), ("2", 2), ("3", 2), ("4", 4), ("5", 4), ("6", 2)])
 def test_single_faces_of_the_die(face, count):
-    from aquamam.solids import DIE_FACES
+    from aquamam.rendering.solids import DIE_FACES
 
     normal, right, up = (np.array(v, float) for v in DIE_FACES[int(face)])
     facing = Rotation.from_matrix(np.stack([right, up, normal]))
@@ -119,7 +119,7 @@ def test_training_on_several_labels_asks_for_them(vary):
 
 
 def test_errors_are_to_the_nearest_rotation_that_gives_the_picture():
-    from aquamam.metrics import rotation_error
+    from aquamam.evaluation.metrics import rotation_error
 
     data = RenderedDataset(solid("die"), SETTINGS, seed=0, lookalikes=True)
     four = data.batch(range(400)).counts.tolist().index(4)

@@ -11,9 +11,9 @@ import trimesh
 from PIL import Image
 
 from aquamam.errors import InputError
-from aquamam.meshes import FIT_RADIUS, Mesh, crease_normals, load_mesh
-from aquamam.render import RenderSettings, render
-from aquamam.solids import solid
+from aquamam.rendering.meshes import FIT_RADIUS, Mesh, crease_normals, load_mesh
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.rendering.solids import solid
 
 SMALL = RenderSettings(size=64)
 VIEW = np.array([0.2, 0.3, 0.1, 0.927])

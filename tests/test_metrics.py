@@ -7,12 +7,12 @@ import torch
 from scipy import stats
 from tables import table_posterior
 
-from aquamam import metrics
-from aquamam.cells import Cells
+from aquamam.evaluation import metrics
+from aquamam.geometry.cells import Cells
 from aquamam.errors import InputError
-from aquamam.metrics import Poses
-from aquamam.rotations import geodesic_angle, multiply, quat_to_matrix, random_quat, rotvec_to_quat
-from aquamam.symmetry import SymmetryGroup
+from aquamam.evaluation.metrics import Poses
+from aquamam.geometry.rotations import geodesic_angle, multiply, quat_to_matrix, random_quat, rotvec_to_quat
+from aquamam.geometry.symmetry import SymmetryGroup
 
 GROUPS = {
     "trivial": SymmetryGroup.trivial(),

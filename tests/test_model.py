@@ -8,12 +8,15 @@ import torch
 from PIL import Image
 
 import aquamam
-from aquamam import choosing, layers, products, sentences
+from aquamam.posterior import decoding as choosing
+from aquamam.network import layers
+from aquamam.network import products
+from aquamam.posterior import sentences
 from aquamam.errors import InputError
-from aquamam.images import to_rgb
-from aquamam.model import AQuaMaM, ModelConfig
-from aquamam.presets import MODELS
-from aquamam.rotations import geodesic_angle, random_quat
+from aquamam.network.images import to_rgb
+from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.training.presets import MODELS
+from aquamam.geometry.rotations import geodesic_angle, random_quat
 from benchmarks.plain import PlainAQuaMaM
 
 TINY = {
@@ -327,7 +330,7 @@ def test_bad_configs_get_one_clear_sentence(change):
 
 def test_a_million_rotations_come_in_bounded_chunks(model):
     """The working set of one chunk is bounded whatever the number of rotations."""
-    from aquamam.distribution import CHUNK_FLOATS
+    from aquamam.posterior.distribution import CHUNK_FLOATS
 
     posterior = model(inputs(model, 2))
     rows = posterior._rotations_per_chunk() * 2

@@ -8,12 +8,12 @@ import torch
 from binghams import bingham_posterior, cylinder, four_fives, turns
 from tables import table_posterior
 
-from aquamam import modes
-from aquamam.cells import Cells
+from aquamam.posterior import modes
+from aquamam.geometry.cells import Cells
 from aquamam.errors import InputError
-from aquamam.modes import Folded, angles_deg, answers, cluster, describe, find_modes
-from aquamam.rotations import geodesic_angle, multiply, random_quat, rotvec_to_quat
-from aquamam.symmetry import SymmetryGroup
+from aquamam.posterior.modes import Folded, angles_deg, answers, cluster, describe, find_modes
+from aquamam.geometry.rotations import geodesic_angle, multiply, random_quat, rotvec_to_quat
+from aquamam.geometry.symmetry import SymmetryGroup
 
 
 def seeded(seed: int = 0) -> torch.Generator:

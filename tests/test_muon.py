@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from aquamam.muon import Muon, orthogonalise, suits
+from aquamam.training.muon import Muon, orthogonalise, suits
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (16, 80), (80, 16)])

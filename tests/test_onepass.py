@@ -12,8 +12,8 @@ import torch
 from onepass_check import SHAPES, layer_by_layer, layers, worst
 from torch import nn
 
-from aquamam import onepass
-from aquamam.model import AQuaMaM, ModelConfig
+from aquamam.network import onepass
+from aquamam.network.model import AQuaMaM, ModelConfig
 
 needs_code = pytest.mark.skipif(onepass._region() is None, reason="this machine keeps to the libraries")
 
@@ -120,7 +120,7 @@ def test_libraries_serve_what_the_code_does_not(blocks, monkeypatch):
 
 def test_a_change_of_the_vectors_changes_the_loops():
     """numba keeps machine code for as long as the file of the loops stays as it is; so that file must name what the routines were."""
-    from aquamam import lanes
+    from aquamam.network import lanes
 
     now = hashlib.sha256(Path(lanes.__file__).with_name("vectors.py").read_bytes()).hexdigest()[:12]
     assert now == lanes.VECTORS, f'say VECTORS = "{now}" in lanes.py'

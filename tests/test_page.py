@@ -17,9 +17,9 @@ from binghams import cylinder, four_fives
 from PIL import Image
 
 from aquamam.plotting import KnownObject, make_cloud
-from aquamam.render import RenderSettings
-from aquamam.solids import solid
-from aquamam.web import asset, image_uri, object_data, page, page_data, write_page
+from aquamam.rendering.render import RenderSettings
+from aquamam.rendering.solids import solid
+from aquamam.pages.page import asset, image_uri, object_data, page, page_data, write_page
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -354,7 +354,7 @@ def ball_box(visit: Visit) -> dict[str, float]:
 
 def lonely_point(data: dict[str, Any]) -> int:
     """A uniform rotation with no other point near it on the screen at the start, seen along the first camera's direction."""
-    from aquamam.rotations import quat_to_rotvec
+    from aquamam.geometry.rotations import quat_to_rotvec
 
     points = quat_to_rotvec(torch.tensor(data["points"]["q"], dtype=torch.float64)).numpy()
     sight = np.array([0.45, 0.3, 0.84])

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from PIL import Image
 from tables import table_posterior
 
-from aquamam.cells import Cells
+from aquamam.geometry.cells import Cells
 from aquamam.errors import InputError
 from aquamam.plotting import (
     THEMES,
@@ -30,10 +30,10 @@ from aquamam.plotting import (
 from aquamam.plotting.cloud import SAMPLE, TRUTH, UNIFORM, Cloud
 from aquamam.plotting.marginals import conditionals
 from aquamam.plotting.mollweide import directions
-from aquamam.plotting.objects import axes_picture
-from aquamam.render import RenderSettings
-from aquamam.rotations import LOG_UNIFORM, multiply, random_quat, rotate, rotvec_to_quat
-from aquamam.solids import solid
+from aquamam.rendering.known import axes_picture
+from aquamam.rendering.render import RenderSettings
+from aquamam.geometry.rotations import LOG_UNIFORM, multiply, random_quat, rotate, rotvec_to_quat
+from aquamam.rendering.solids import solid
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from aquamam import products
+from aquamam.network import products
 
 ROWS = [1, 31, 32, 197, 512, 513, 700]
 

@@ -11,18 +11,18 @@ from tables import table_posterior
 from torch import nn
 
 from aquamam.baselines.bingham import BinghamMixture
-from aquamam.cells import Cells
-from aquamam.charts import ATLAS, HEMISPHERE
-from aquamam.checkpoint import load, save_model
-from aquamam.datasets.rendered import RenderedDataset
-from aquamam.distribution import carry_knowledge
+from aquamam.geometry.cells import Cells
+from aquamam.geometry.charts import ATLAS, HEMISPHERE
+from aquamam.checkpoints.checkpoint import load, save_model
+from aquamam.data.renders import RenderedDataset
+from aquamam.posterior.distribution import carry_knowledge
 from aquamam.errors import InputError
-from aquamam.metrics import density_pit
-from aquamam.model import AQuaMaM, ModelConfig
-from aquamam.regions import Calibration, _threshold, calibrate, region
-from aquamam.render import RenderSettings
-from aquamam.rotations import random_quat, rotvec_to_quat
-from aquamam.solids import solid
+from aquamam.evaluation.metrics import density_pit
+from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.posterior.regions import Calibration, _threshold, calibrate, region
+from aquamam.rendering.render import RenderSettings
+from aquamam.geometry.rotations import random_quat, rotvec_to_quat
+from aquamam.rendering.solids import solid
 
 KAPPA = 4.0
 

@@ -13,11 +13,11 @@ import torch
 from scipy.ndimage import binary_fill_holes
 from scipy.spatial.transform import Rotation
 
-from aquamam import raster
+from aquamam.rendering import raster
 from aquamam.errors import InputError
-from aquamam.meshes import Mesh, crease_normals
-from aquamam.render import RenderSettings, contact_sheet, mipmaps, random_colours, render
-from aquamam.solids import solid
+from aquamam.rendering.meshes import Mesh, crease_normals
+from aquamam.rendering.render import RenderSettings, contact_sheet, mipmaps, random_colours, render
+from aquamam.rendering.solids import solid
 
 SMALL = RenderSettings(size=48)
 TAN = np.tan(np.radians(26.98) / 2)
@@ -110,7 +110,7 @@ def test_numpy_draws_what_numba_draws(paint, smooth, settings):
 def test_without_numba_numpy_draws():
     code = (
         "import sys, hashlib; sys.modules['numba'] = None;"
-        "import numpy as np; from aquamam.render import RenderSettings, render; from aquamam.solids import solid;"
+        "import numpy as np; from aquamam.rendering.render import RenderSettings, render; from aquamam.rendering.solids import solid;"
         "print(hashlib.sha256(render(solid('die').mesh, np.eye(3), RenderSettings(size=32))).hexdigest())"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

@@ -11,14 +11,22 @@ import torch
 
 from aquamam.baselines.ipdf import IPDF, IPDFConfig
 from aquamam.baselines.mog import AQuaMaMMoG, MoGConfig
-from aquamam.checkpoint import save_model
-from aquamam.cli import main
+from aquamam.checkpoints.checkpoint import save_model
+from aquamam.cli.main import main
 from aquamam.errors import InputError
-from aquamam.experiments import analytic, comparison, constraint, everything, mog, objects, toy, toy_others, unimodal
-from aquamam.experiments.fit import BaselineFit
-from aquamam.experiments.sections import Row, Section, finish
-from aquamam.model import AQuaMaM, ModelConfig
-from aquamam.rotations import geodesic_angle
+from aquamam.reproduce import analytic
+from aquamam.reproduce import comparison
+from aquamam.reproduce import constraint
+from aquamam.reproduce import everything
+from aquamam.reproduce import mog
+from aquamam.reproduce import objects
+from aquamam.reproduce import toy
+from aquamam.reproduce import toy_others
+from aquamam.reproduce import unimodal
+from aquamam.reproduce.fit_pairs import BaselineFit
+from aquamam.reproduce.sections import Row, Section, finish
+from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.geometry.rotations import geodesic_angle
 
 TINY_MOG = MoGConfig(encoder="category", dim=16, heads=2, layers=1, hidden=16, components=4, tokens=2)
 TINY_IPDF = IPDFConfig(encoder="category", category_features=8, width=16, depth=1, negatives=15, level=1)
@@ -137,7 +145,7 @@ def test_reproduce_mog_draws_the_appendix(tmp_path, monkeypatch):
 def test_analytic_densities_integrate_to_one_and_match_their_draws(name):
     truth = analytic.analytic(name)
     generator = torch.Generator().manual_seed(0)
-    from aquamam.rotations import LOG_UNIFORM, random_quat
+    from aquamam.geometry.rotations import LOG_UNIFORM, random_quat
 
     # an even mixture of draws and uniform rotations: 2 p / (p + u) has mean one if the density is normalised and the draws follow it
     q = torch.cat([truth.sample(10_000, generator), random_quat((10_000,), generator=generator)]).double()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from aquamam import rotations as rot
+from aquamam.geometry import rotations as rot
 from aquamam.errors import InputError
 
 CONVENTIONS = ["".join(p) for p in itertools.product("xyz", repeat=3) if p[0] != p[1] != p[2]]

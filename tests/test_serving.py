@@ -15,7 +15,7 @@ from PIL import Image
 from services import PNG, SIZE, InProcess, base64_of, encoded, picture, tiny_model
 
 from aquamam.baselines.classification import Classification, ClassificationConfig
-from aquamam.commands.predict import predict as command_predict
+from aquamam.cli.predict import predict as command_predict
 from aquamam.errors import InputError
 from aquamam.serving import schemas
 from aquamam.serving.app import create_app

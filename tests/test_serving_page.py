@@ -15,7 +15,7 @@ import uvicorn
 from PIL import Image
 from services import SIZE, encoded, picture, tiny_model
 
-from aquamam.plotting.objects import known_object
+from aquamam.rendering.known import known_object
 from aquamam.serving.app import create_app
 from aquamam.serving.limits import Limits
 

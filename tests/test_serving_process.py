@@ -17,9 +17,9 @@ import pytest
 import uvicorn
 from services import PNG, encoded, picture, tiny_model
 
-from aquamam.checkpoint import save_model
-from aquamam.cli import main
-from aquamam.commands.serve import OPTIONS, add_arguments, name_of
+from aquamam.checkpoints.checkpoint import save_model
+from aquamam.cli.main import main
+from aquamam.cli.serve import OPTIONS, add_arguments, name_of
 from aquamam.serving.app import create_app
 from aquamam.serving.limits import Limits
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from aquamam import showcase
-from aquamam.checkpoint import bundled
-from aquamam.cli import main
+from aquamam.cli import showcase
+from aquamam.checkpoints.checkpoint import bundled
+from aquamam.cli.main import main
 
 
 def test_demo_shows_every_bundled_model_and_writes_pictures_and_pages(tmp_path, capsys):

@@ -7,10 +7,10 @@ from scipy.ndimage import label
 from scipy.spatial.transform import Rotation
 
 from aquamam.errors import InputError
-from aquamam.render import RenderSettings, render
-from aquamam.rotations import multiply
-from aquamam.solids import DIE_FACES, NAMES, solid
-from aquamam.symmetry import SymmetryGroup
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.geometry.rotations import multiply
+from aquamam.rendering.solids import DIE_FACES, NAMES, solid
+from aquamam.geometry.symmetry import SymmetryGroup
 
 SMALL = RenderSettings(size=64)
 FACE_ALIGNED = Rotation.create_group("O").as_matrix()

@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from aquamam import spare
+from aquamam.network import spare
 
 
 @pytest.fixture(autouse=True)

@@ -97,7 +97,7 @@ def test_imports_point_upwards(path):
     assert not later, f"{module} imports {sorted(later)}, which stand below it"
 
 
-@pytest.mark.parametrize("code", ["import aquamam", "from aquamam.cli import main; main(['info', '--help'])"])
+@pytest.mark.parametrize("code", ["import aquamam", "from aquamam.cli.main import main; main(['info', '--help'])"])
 def test_start_up_does_not_import_torch(code):
     check = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, capture_output=True)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from aquamam import rotations as rot
+from aquamam.geometry import rotations as rot
 from aquamam.errors import InputError
-from aquamam.symmetry import SymmetryGroup
+from aquamam.geometry.symmetry import SymmetryGroup
 
 laws = settings(max_examples=25, deadline=None)
 GOLDEN = (1 + math.sqrt(5)) / 2

@@ -8,15 +8,15 @@ import torch
 from synthetic import KnownMixture
 from train_tiny import MODEL
 
-from aquamam import tempering
-from aquamam.checkpoint import load, save_model
-from aquamam.datasets.rendered import RenderedDataset
+from aquamam.training import temperature as tempering
+from aquamam.checkpoints.checkpoint import load, save_model
+from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
-from aquamam.metrics import rotation_error
-from aquamam.model import AQuaMaM
-from aquamam.render import RenderSettings
-from aquamam.solids import solid
-from aquamam.tempering import (
+from aquamam.evaluation.metrics import rotation_error
+from aquamam.network.model import AQuaMaM
+from aquamam.rendering.render import RenderSettings
+from aquamam.rendering.solids import solid
+from aquamam.training.temperature import (
     held_out_masses,
     held_out_tokens,
     looks,

@@ -14,14 +14,14 @@ import torch
 from synthetic import KnownMixture
 from train_tiny import MODEL, tiny_trainer
 
-from aquamam.checkpoint import load, load_tensors
-from aquamam.datasets.base import Batch, UnreadableExample
+from aquamam.checkpoints.checkpoint import load, load_tensors
+from aquamam.data.base import Batch, UnreadableExample
 from aquamam.errors import InputError
-from aquamam.labels import draw_labels
-from aquamam.model import ModelConfig
-from aquamam.recipes import PAPER, TrainConfig
-from aquamam.symmetry import SymmetryGroup
-from aquamam.training import TrainingStopped
+from aquamam.data.labels import draw_labels
+from aquamam.network.model import ModelConfig
+from aquamam.training.config import PAPER, TrainConfig
+from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.training.trainer import TrainingStopped
 
 HERE = Path(__file__).parent
 
@@ -123,7 +123,7 @@ def test_it_learns_a_known_distribution(tmp_path):
 
 
 def test_true_density_of_the_synthetic_data_integrates_to_one(generator):
-    from aquamam.rotations import random_quat
+    from aquamam.geometry.rotations import random_quat
 
     q = random_quat((200_000,), generator=generator, dtype=torch.float64)
     for kind in (0, 1):
@@ -132,7 +132,7 @@ def test_true_density_of_the_synthetic_data_integrates_to_one(generator):
 
 
 def test_labels_are_equivalent_rotations_with_weights_that_sum_to_one(generator):
-    from aquamam.rotations import random_quat
+    from aquamam.geometry.rotations import random_quat
 
     class Cans(KnownMixture):
         def symmetry(self, label):

@@ -7,16 +7,16 @@ import torch
 from PIL import Image
 
 import aquamam
-from aquamam.cli import main
-from aquamam.datasets import RenderedDataset
+from aquamam.cli.main import main
+from aquamam.data import RenderedDataset
 from aquamam.errors import InputError
-from aquamam.evaluation import evaluate
-from aquamam.model import AQuaMaM, ModelConfig
-from aquamam.presets import model_config
-from aquamam.render import RenderSettings, render
-from aquamam.rotations import matrix_to_quat, multiply, random_quat
-from aquamam.solids import DIE_FACES, solid
-from aquamam.turns import temper_turned, turn_image, turned
+from aquamam.evaluation.evaluate import evaluate
+from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.training.presets import model_config
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.geometry.rotations import matrix_to_quat, multiply, random_quat
+from aquamam.rendering.solids import DIE_FACES, solid
+from aquamam.training.turns import temper_turned, turn_image, turned
 
 QUARTER = torch.tensor([0.0, 0, math.sin(math.pi / 4), math.cos(math.pi / 4)])
 SMALL = ModelConfig(

@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from synthetic import KnownMixture
 
-from aquamam.model import ModelConfig
-from aquamam.parallel import process_group
-from aquamam.recipes import TrainConfig
-from aquamam.training import Trainer
+from aquamam.network.model import ModelConfig
+from aquamam.training.distributed import process_group
+from aquamam.training.config import TrainConfig
+from aquamam.training.trainer import Trainer
 
 MODEL = ModelConfig(
     bins=16,

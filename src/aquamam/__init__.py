@@ -6,17 +6,17 @@ __version__ = "0.1.0"
 
 # Public names and their homes. They are imported on first use, so that `import aquamam` and `aquamam --help` cost nothing.
 _HOMES: dict[str, str] = {
-    "AQuaMaM": "model",
+    "AQuaMaM": "network.model",
     "InputError": "errors",
-    "ModelConfig": "model",
-    "Tracker": "tracking",
-    "calibrate": "regions",
-    "compiled": "compiled",
-    "fuse": "fusion",
-    "import_original": "checkpoint",
-    "load": "checkpoint",
-    "save_model": "checkpoint",
-    "turned": "turns",
+    "ModelConfig": "network.model",
+    "Tracker": "posterior.tracking",
+    "calibrate": "posterior.regions",
+    "compiled": "network.compiled",
+    "fuse": "posterior.fusion",
+    "import_original": "checkpoints.checkpoint",
+    "load": "checkpoints.checkpoint",
+    "save_model": "checkpoints.checkpoint",
+    "turned": "training.turns",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -2,7 +2,7 @@
 
 import sys
 
-from aquamam.cli import main
+from aquamam.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

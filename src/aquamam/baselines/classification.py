@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aquamam.baselines.baseline import Baseline
-from aquamam.baselines.directional import draw_category
-from aquamam.baselines.encoders import EncoderConfig
-from aquamam.distribution import RotationDistribution, TopK
+from aquamam.baselines.base import Baseline
+from aquamam.geometry.directional import draw_category
+from aquamam.baselines.encoder import EncoderConfig
+from aquamam.posterior.distribution import RotationDistribution, TopK
 from aquamam.errors import InputError
-from aquamam.grid import cell_volume, grid_cell_of, grid_points, grid_size, random_in_cell
-from aquamam.images import ImageInput
+from aquamam.geometry.grid import cell_volume, grid_cell_of, grid_points, grid_size, random_in_cell
+from aquamam.network.images import ImageInput
 
 MAX_LEVEL = 4  # 294,912 classes; the next level has 2.4 million, which is why IPDF exists
 

@@ -20,12 +20,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aquamam.baselines.baseline import Baseline, ConditionedMLP, best_draw, head, minus_mean
-from aquamam.baselines.encoders import EncoderConfig
-from aquamam.configs import require_positive
-from aquamam.distribution import CHUNK_FLOATS, RotationDistribution
-from aquamam.images import ImageInput
-from aquamam.rotations import LOG_UNIFORM, as_unit_quat, inverse, multiply, quat_to_matrix, random_quat
+from aquamam.baselines.base import Baseline, ConditionedMLP, best_draw, head, minus_mean
+from aquamam.baselines.encoder import EncoderConfig
+from aquamam.config import require_positive
+from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
+from aquamam.network.images import ImageInput
+from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, inverse, multiply, quat_to_matrix, random_quat
 
 MAX_RADIUS = 0.99  # of ω: a coupling stretches by at most 199
 MAX_LOG_SCALE = 6.0

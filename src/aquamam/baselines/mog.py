@@ -14,16 +14,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aquamam.baselines.baseline import Baseline
-from aquamam.baselines.directional import draw_normal, draw_uniform
-from aquamam.baselines.encoders import EncoderConfig
-from aquamam.cells import SMALLEST
-from aquamam.configs import require_positive
-from aquamam.distribution import CHUNK_FLOATS, RotationDistribution
+from aquamam.baselines.base import Baseline
+from aquamam.geometry.directional import draw_normal, draw_uniform
+from aquamam.baselines.encoder import EncoderConfig
+from aquamam.geometry.cells import SMALLEST
+from aquamam.config import require_positive
+from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
 from aquamam.errors import InputError
-from aquamam.images import ImageInput
-from aquamam.model import AQuaMaM, ModelConfig, Prefix
-from aquamam.rotations import canonical
+from aquamam.network.images import ImageInput
+from aquamam.network.model import AQuaMaM, ModelConfig, Prefix
+from aquamam.geometry.rotations import canonical
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,15 +16,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aquamam.baselines.baseline import Baseline, ConditionedMLP, best_draw, head, minus_mean
-from aquamam.baselines.directional import draw_category, draw_normal, log_von_mises, sample_von_mises
-from aquamam.baselines.encoders import EncoderConfig
-from aquamam.cells import SMALLEST
-from aquamam.configs import require_positive
-from aquamam.distribution import CHUNK_FLOATS, RotationDistribution
+from aquamam.baselines.base import Baseline, ConditionedMLP, best_draw, head, minus_mean
+from aquamam.geometry.directional import draw_category, draw_normal, log_von_mises, sample_von_mises
+from aquamam.baselines.encoder import EncoderConfig
+from aquamam.geometry.cells import SMALLEST
+from aquamam.config import require_positive
+from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
 from aquamam.errors import InputError
-from aquamam.images import ImageInput
-from aquamam.rotations import as_unit_quat, euler_to_quat, quat_to_euler, quat_to_matrix
+from aquamam.network.images import ImageInput
+from aquamam.geometry.rotations import as_unit_quat, euler_to_quat, quat_to_euler, quat_to_matrix
 
 MAX_CONCENTRATION = 1e8  # a spread of 0.006 degrees
 

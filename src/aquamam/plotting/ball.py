@@ -12,9 +12,9 @@ from matplotlib.patheffects import withStroke
 from PIL import Image
 
 from aquamam.plotting.cloud import SAMPLE, TRUTH, UNIFORM, Cloud
-from aquamam.plotting.objects import KnownObject, axes_picture
+from aquamam.rendering.known import KnownObject, axes_picture
 from aquamam.plotting.style import Theme, density_colours, density_map, density_scale, get_theme, new_figure
-from aquamam.rotations import LOG_UNIFORM
+from aquamam.geometry.rotations import LOG_UNIFORM
 
 MARKERS = {TRUTH: "*", SAMPLE: "o", UNIFORM: "D"}
 

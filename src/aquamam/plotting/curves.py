@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from aquamam.errors import InputError
 from aquamam.plotting.style import get_theme, new_figure, style_axes
-from aquamam.rotations import LOG_UNIFORM
+from aquamam.geometry.rotations import LOG_UNIFORM
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

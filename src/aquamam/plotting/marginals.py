@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from aquamam.distribution import RotationDistribution
+from aquamam.posterior.distribution import RotationDistribution
 from aquamam.errors import InputError
 from aquamam.plotting.style import Theme, get_theme, new_figure, style_axes
-from aquamam.rotations import as_unit_quat
-from aquamam.sentences import QuaternionSentences
+from aquamam.geometry.rotations import as_unit_quat
+from aquamam.posterior.sentences import QuaternionSentences
 
 ZOOM = 12  # bins on either side of the chosen one
 

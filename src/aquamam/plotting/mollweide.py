@@ -15,7 +15,7 @@ from PIL import Image
 from aquamam.errors import InputError
 from aquamam.plotting.cloud import SAMPLE, TRUTH, Cloud
 from aquamam.plotting.style import Theme, density_scale, get_theme, new_figure
-from aquamam.rotations import rotate
+from aquamam.geometry.rotations import rotate
 
 # A cyclic map, blue - violet - orange - green and back; colour-blind readers have the needles, which show the same angle.
 TILT_COLOURS = {

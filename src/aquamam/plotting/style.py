@@ -12,7 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from aquamam.errors import InputError
-from aquamam.rotations import LOG_UNIFORM
+from aquamam.geometry.rotations import LOG_UNIFORM
 
 FORMATS = (".png", ".svg", ".pdf")
 

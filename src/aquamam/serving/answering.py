@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aquamam.charts import ChartPoint
-from aquamam.distribution import RotationDistribution
-from aquamam.modes import Answer, Folded, angles_deg, answers, cluster, plain_answers, shares_within
-from aquamam.rotations import as_unit_quat, random_quat
-from aquamam.sentences import QuaternionSentences
+from aquamam.geometry.charts import ChartPoint
+from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.modes import Answer, Folded, angles_deg, answers, cluster, plain_answers, shares_within
+from aquamam.geometry.rotations import as_unit_quat, random_quat
+from aquamam.posterior.sentences import QuaternionSentences
 from aquamam.serving.batcher import Encoded
 from aquamam.serving.schemas import LogProbRequest, PosteriorRequest, PredictRequest, SampleRequest
 

@@ -7,10 +7,10 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from aquamam.plotting.style import THEMES
-from aquamam.rotations import LOG_UNIFORM
+from aquamam.geometry.rotations import LOG_UNIFORM
 from aquamam.serving.gate import Reply
 from aquamam.serving.limits import Refusal
-from aquamam.web import MOST_FACES, asset, object_data
+from aquamam.pages.page import MOST_FACES, asset, object_data
 
 if TYPE_CHECKING:
     from aquamam.serving.app import Service

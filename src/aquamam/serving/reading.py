@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from aquamam.errors import InputError
-from aquamam.images import pil_to_tensor
+from aquamam.network.images import pil_to_tensor
 from aquamam.serving.limits import Limits, Refusal
 
 # Formats with decoders that many eyes have seen. (Pillow would also hand PostScript to Ghostscript.)

@@ -1,0 +1,162 @@
+"""`aquamam serve`: models behind HTTP, with a page to try them."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+HELP = "serve models over HTTP: a JSON API, and a page where one drops an image or turns the object and watches the posterior"
+EXAMPLES = """\
+  aquamam serve                                         the bundled die; open http://127.0.0.1:8000
+  aquamam serve runs/part part2=runs/part2 --port 9000  two models: "part" and "part2"
+  aquamam serve robots/die.onnx --threads 2             a model from aquamam export
+  curl -F image=@die.png http://127.0.0.1:8000/v1/predict
+There is no authentication: beyond this computer (--host) put a proxy in front that asks who is calling."""
+
+# option -> field of Limits, what it limits
+OPTIONS = {
+    "--max-upload": ("upload_bytes", "bytes of a request (413)"),
+    "--max-pixels": ("pixels", "pixels of an image (413)"),
+    "--max-rotations": ("rotations", "rotations in a request (422)"),
+    "--max-samples": ("samples", "samples behind modes in a request (422)"),
+    "--max-seconds": ("seconds", "seconds for an answer (503)"),
+    "--max-queue": ("queue", "requests at once (429)"),
+    "--max-batch": ("batch", "images through the network together"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models", nargs="*", default=["die"], metavar="[NAME=]MODEL",
+        help="a bundled model's name, a checkpoint, or an exported .onnx (default: die)",
+    )  # fmt: skip
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this computer)")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
+    parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
+    parser.add_argument("--threads", type=int, help="of the network on a CPU (default: all cores)")
+    for option, (field, what) in OPTIONS.items():
+        parser.add_argument(
+            option, dest=field, metavar="N", type=float if field == "seconds" else int, help=f"most {what}"
+        )
+    parser.add_argument("--quiet", action="store_true", help="no line in the log for each request")
+
+
+def run(args: argparse.Namespace) -> int:
+    import logging
+    import signal
+    import sys
+    import warnings
+
+    import torch
+
+    from aquamam.errors import InputError
+
+    try:
+        import fastapi  # noqa: F401
+        import python_multipart  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        raise InputError(f"serving needs {error.name}; try pip install 'aquamam[serve]'.") from error
+    from aquamam.serving.app import create_app
+    from aquamam.serving.gate import JsonLines
+    from aquamam.serving.limits import Limits
+
+    given = {field: getattr(args, field) for field, _ in OPTIONS.values() if getattr(args, field) is not None}
+    limits = Limits(**given)
+    if args.threads is not None:
+        if args.threads < 1:
+            raise InputError(f"--threads must be at least 1, got {args.threads}.")
+        torch.set_num_threads(args.threads)
+    listener = listen(args.host, args.port)  # before the models are read: a port that is taken is told at once
+    try:
+        app = create_app(open_models(args.models, args.device, args.threads or 0), limits)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JsonLines())
+        for name, level in (("aquamam.serving", logging.INFO), ("uvicorn.error", logging.WARNING)):
+            log = logging.getLogger(name)
+            log.handlers, log.propagate = [handler], False
+            log.setLevel(logging.WARNING if args.quiet else level)
+        logging.getLogger("python_multipart").setLevel(logging.ERROR)  # bad requests are in the log already
+        warnings.filterwarnings("ignore", module="PIL")  # and so are bad images
+        app.state.service.warm_up()
+        host, port = listener.getsockname()[:2]
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        print(f"aquamam serves {', '.join(app.state.service.models)} on {address}", flush=True)
+        if not is_local(host):
+            print("aquamam: other computers can reach this service, and it asks nobody who they are.", file=sys.stderr)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=4 * limits.queue + 16,  # idle connections count too
+            timeout_keep_alive=10,
+            timeout_graceful_shutdown=int(limits.seconds) + 1,
+        )
+        # uvicorn ends well on these signals and then raises them again, for others to see; here nobody is left
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        listener.close()
+    return 0
+
+
+def open_models(named: list[str], device: str | None, threads: int) -> dict[str, Any]:
+    """Models by name: NAME=PATH, or a name made from the path."""
+    from aquamam.errors import InputError
+
+    models: dict[str, Any] = {}
+    for text in named:
+        name, equals, path = text.partition("=")
+        if not equals:
+            name, path = name_of(text), text
+        if not name or name in models:
+            raise InputError(f"models need different names, got {text!r}; try other={path or 'die'}.")
+        models[name] = open_model(path, device, threads)
+    return models
+
+
+def name_of(path: str) -> str:
+    """A short name: of runs/die/best.safetensors it is "die"."""
+    stem = Path(path).name
+    for ending in (".safetensors", ".onnx", ".json", ".encoder"):
+        stem = stem.removesuffix(ending)
+    return Path(path).resolve().parent.name if stem in ("best", "last", "model") else stem
+
+
+def open_model(path: str, device: str | None, threads: int) -> Any:
+
+    if path.endswith((".onnx", ".json")):
+        from aquamam.export.runner import OnnxModel
+
+        return OnnxModel(path, threads=threads)
+    from aquamam.cli.predict import load_on
+
+    return load_on(path, device)
+
+
+def listen(host: str, port: int) -> Any:
+    """A socket that listens, or one sentence."""
+    import socket
+
+    from aquamam.errors import InputError
+
+    if not 0 <= port < 65536:
+        raise InputError(f"--port must lie between 0 and 65535, got {port}.")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot listen on {host} port {port} ({reason}); try another --port or --host.") from None
+    return listener
+
+
+def is_local(host: str) -> bool:
+    """Whether only this computer can reach the address."""
+    import ipaddress
+
+    return ipaddress.ip_address(host).is_loopback

@@ -1,0 +1,143 @@
+"""Augmentation that is right for poses: whatever changes the picture's rotation changes the true rotation too.
+
+Turning the image about its centre by a is exact: it is the picture of Rz(a) R. Shifts and scales are small, since
+they change the direction from which a real camera would have seen the object. There are no flips: a mirrored object
+is not a rotated one.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from aquamam.config import Config
+from aquamam.data.base import Batch
+from aquamam.data.random import uniforms, words
+from aquamam.data.pixels import augment_pixels
+from aquamam.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentSettings(Config):
+    """How far each change goes at most; 0 leaves it out. Every example draws its own amounts."""
+
+    called = "an augmentation"
+
+    share: float = 1.0  # of the examples; the others stay as they are
+    turn_deg: float = 0.0  # in the image plane, either way; R turns along
+    shift: float = 0.0  # of the image's side, either way in x and y
+    scale: float = 0.0  # from 1 / (1 + scale) to 1 + scale
+    brightness: float = 0.0  # added or taken, of full white
+    contrast: float = 0.0  # about the image's mean, from 1 / (1 + contrast) to 1 + contrast
+    colour: float = 0.0  # of each channel, from 1 / (1 + colour) to 1 + colour
+    blur: float = 0.0  # standard deviation, of the image's side
+    noise: float = 0.0  # standard deviation, of full white
+    background: float = 0.0  # probability of a random background where the plain one is known
+    occluders: int = 0  # patches laid over the image
+    occluder_size: float = 0.25  # their largest half-axis, of the image's side
+
+    def __post_init__(self) -> None:
+        for name, most in LIMITS.items():
+            value = getattr(self, name)
+            if not (math.isfinite(value) and 0 <= value <= most):
+                raise InputError(f"{name} of the augmentation must lie in 0 ... {most:g}, got {value}.")
+
+
+LIMITS = {
+    "share": 1, "turn_deg": 180, "shift": 0.5, "scale": 1, "brightness": 1, "contrast": 4, "colour": 4, "blur": 0.05,
+    "noise": 1, "background": 1, "occluders": 16, "occluder_size": 0.5,
+}  # fmt: skip
+
+AUGMENTATIONS: dict[str, AugmentSettings] = {
+    "none": AugmentSettings(),
+    "mild": AugmentSettings(
+        turn_deg=15.0, shift=0.03, scale=0.06, brightness=0.08, contrast=0.15, colour=0.08, blur=0.006, noise=0.02
+    ),
+    "strong": AugmentSettings(
+        turn_deg=180.0, shift=0.08, scale=0.2, brightness=0.2, contrast=0.5, colour=0.3, blur=0.015, noise=0.06,
+        background=0.7, occluders=3,
+    ),
+}  # fmt: skip
+
+
+def augmentation(name: str) -> AugmentSettings:
+    """The preset called `name`."""
+    if name not in AUGMENTATIONS:
+        raise InputError(f"augmentation must be one of {', '.join(AUGMENTATIONS)}, got {name!r}.")
+    return AUGMENTATIONS[name]
+
+
+def augment(
+    batch: Batch,
+    settings: AugmentSettings,
+    *,
+    seed: int,
+    positions: Int64[np.ndarray, " batch"],
+    background: tuple[int, int, int] | None = None,
+) -> Batch:
+    """Change images and true rotations together; what example k gets is a pure function of (seed, positions[k]).
+
+    `background` is the plain colour behind the object where it is known: it fills the corners of turned images, and
+    random backgrounds replace it. Otherwise corners repeat the border and no background is replaced.
+    """
+    if settings == AUGMENTATIONS["none"] or len(batch) == 0:
+        return batch
+    some = chosen(settings, seed=seed, positions=positions)
+    if not some.all():
+        return _augment_some(batch, settings, some, seed=seed, positions=positions, background=background)
+    u = 2 * uniforms(seed, "augment", positions, 16) - 1
+    turns = math.radians(settings.turn_deg) * u[:, 0]
+    images = augment_pixels(
+        batch.images.numpy(),
+        keys=words(seed, "augment pixels", positions, 1)[:, 0],
+        turns=turns,
+        scales=(1 + settings.scale) ** u[:, 1],
+        shifts=settings.shift * u[:, 2:4],
+        brightness=settings.brightness * u[:, 4],
+        contrasts=(1 + settings.contrast) ** u[:, 5],
+        gains=(1 + settings.colour) ** u[:, 6:9],
+        blurs=settings.blur * np.abs(u[:, 9]),
+        noises=settings.noise * np.abs(u[:, 10]),
+        replaced=(u[:, 11] + 1) / 2 < settings.background,
+        occluders=np.floor((u[:, 12] + 1) / 2 * (settings.occluders + 1)).astype(np.int64),
+        occluder_size=settings.occluder_size,
+        background=background,
+    )
+    turned = turn(batch.rotations.double(), torch.from_numpy(turns)).to(batch.rotations.dtype)
+    return replace(batch, images=torch.from_numpy(images), rotations=turned)
+
+
+def chosen(
+    settings: AugmentSettings, *, seed: int, positions: Int64[np.ndarray, " batch"]
+) -> Bool[np.ndarray, " batch"]:
+    """Which examples belong to the share that is changed."""
+    return uniforms(seed, "augment share", positions, 1)[:, 0] < settings.share
+
+
+def _augment_some(
+    batch: Batch, settings: AugmentSettings, some: Bool[np.ndarray, " batch"], *,
+    seed: int, positions: Int64[np.ndarray, " batch"], background: tuple[int, int, int] | None,
+) -> Batch:  # fmt: skip
+    """Augment the chosen examples and leave the others alone."""
+    rows = np.flatnonzero(some)
+    if len(rows) == 0:
+        return batch
+    part = replace(
+        batch, images=batch.images[rows], rotations=batch.rotations[rows], counts=batch.counts[rows],
+        labels=tuple(batch.labels[k] for k in rows), indices=tuple(batch.indices[k] for k in rows),
+    )  # fmt: skip
+    part = augment(part, replace(settings, share=1.0), seed=seed, positions=positions[rows], background=background)
+    images, rotations = batch.images.clone(), batch.rotations.clone()
+    images[rows], rotations[rows] = part.images, part.rotations
+    return replace(batch, images=images, rotations=rotations)
+
+
+def turn(q: Float64[Tensor, "batch equivalents 4"], angles: Float64[Tensor, " batch"]) -> Float64[Tensor, "..."]:
+    """Rz(angle) R as canonical xyzw quaternions: the object turns anticlockwise as the camera sees it."""
+    half = (angles / 2)[:, None, None]
+    x, y, z, w = q.split(1, -1)
+    turned = half.cos() * q + half.sin() * torch.cat([-y, x, w, -z], -1)
+    return torch.where(turned[..., 3:] < 0, -turned, turned)

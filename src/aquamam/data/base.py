@@ -1,0 +1,192 @@
+"""What every data set promises: images, one or many true rotations, a class, and symmetries where they are known."""
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64, UInt8
+from PIL import Image
+from torch import Tensor
+
+from aquamam.errors import InputError
+from aquamam.network.images import fit_to, to_rgb
+from aquamam.geometry.symmetry import SymmetryGroup
+
+
+class UnreadableExample(InputError):
+    """An image of a data set is missing or damaged; training may skip and count it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One image and what is true of it; `rotations` are canonical xyzw quaternions, entry 0 the one in the picture."""
+
+    image: UInt8[np.ndarray, "h w 3"]
+    rotations: Float64[np.ndarray, "equivalents 4"]
+    label: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Examples ready for a model; `rotations` are canonical xyzw quaternions.
+
+    Where examples have different numbers of true rotations, `counts` says how many are real and the rest repeat them.
+    """
+
+    images: UInt8[Tensor, "batch 3 h w"]
+    rotations: Float[Tensor, "batch equivalents 4"]
+    counts: Int64[Tensor, " batch"]
+    labels: tuple[str, ...]
+    indices: tuple[int, ...]
+    unreadable: tuple[str, ...] = ()  # what `unreadable="skip"` left out, each with its reason
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+        rotations = self.rotations
+        if torch.device(device).type == "mps":  # it has no float64
+            rotations = rotations.float()
+        return replace(
+            self,
+            images=self.images.to(device, non_blocking=non_blocking),
+            rotations=rotations.to(device, non_blocking=non_blocking),
+            counts=self.counts.to(device, non_blocking=non_blocking),
+        )
+
+
+class RotationDataset:
+    """Random access to examples; a subclass says `image`, `rotations`, `label`, `name` of example i."""
+
+    kind: str = ""  # the layout's name, as `aquamam data inspect` prints it
+    classes: tuple[str, ...] = ()
+    size: int | None = None  # images are resized to size x size; None leaves them alone
+    endless: bool = False  # an endless data set has an example for every non-negative index
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def image(self, i: int) -> UInt8[np.ndarray, "h w 3"]:
+        raise NotImplementedError
+
+    def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
+        raise NotImplementedError
+
+    def label(self, i: int) -> str:
+        return self.classes[0]
+
+    def name(self, i: int) -> str:
+        return str(i)
+
+    def symmetry(self, label: str) -> SymmetryGroup | None:
+        """The object's symmetry group; None where the data set does not say."""
+        return None
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width, or None when images differ; a subclass that knows without looking says so."""
+        return None if self.size is None else (self.size, self.size)
+
+    @property
+    def background(self) -> tuple[int, int, int] | None:
+        """The one colour behind all objects where it is known; augmentation fills and replaces it."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """What this data set says about itself: where it came from, as plain JSON values."""
+        return {}
+
+    def __getitem__(self, i: int) -> Example:
+        i = self._position(i)
+        return Example(image=self.image(i), rotations=self.rotations(i), label=self.label(i), name=self.name(i))
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def batch(self, indices: Iterable[int], *, unreadable: str = "raise") -> Batch:
+        """Examples `indices` as tensors; `unreadable="skip"` leaves damaged images out and names them."""
+        if unreadable not in ("raise", "skip"):
+            raise InputError(f"unreadable must be 'raise' or 'skip', got {unreadable!r}.")
+        kept, images, lost = [], [], []
+        for i in map(self._position, indices):
+            try:
+                images.append(self.image(i))
+                kept.append(i)
+            except UnreadableExample as error:
+                if unreadable == "raise":
+                    raise
+                lost.append(str(error))
+        shapes = {image.shape for image in images}
+        if len(shapes) > 1:
+            seen = " and ".join(f"{h}x{w}" for h, w, _ in sorted(shapes)[:2])
+            raise InputError(f"images of a batch must have one size, got {seen}; open the data set with a size.")
+        pixels = np.stack(images) if images else np.empty((0, *(self.image_size or (0, 0)), 3), np.uint8)
+        rotations = [self.rotations(i) for i in kept]
+        padded, counts = pad_rotations(rotations)
+        return Batch(
+            images=torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))),
+            rotations=torch.from_numpy(padded),
+            counts=torch.from_numpy(counts),
+            labels=tuple(self.label(i) for i in kept),
+            indices=tuple(kept),
+            unreadable=tuple(lost),
+        )
+
+    def _position(self, i: int) -> int:
+        i = int(i)
+        if self.endless:
+            if i < 0:
+                raise IndexError(f"an endless data set is indexed from 0, got {i}.")
+            return i
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"index {i} is outside a data set of {len(self)} examples.")
+        return i % len(self)
+
+
+def pad_rotations(
+    rotations: Sequence[Float64[np.ndarray, "_ 4"]],
+) -> tuple[Float64[np.ndarray, "n most 4"], Int64[np.ndarray, " n"]]:
+    """Stack lists of different lengths, repeating each from its start; also the true lengths."""
+    counts = np.array([len(r) for r in rotations], np.int64)
+    most = int(counts.max(initial=1))
+    padded = [r if len(r) == most else r[np.arange(most) % len(r)] for r in rotations]
+    return np.stack(padded) if padded else np.empty((0, most, 4)), counts
+
+
+def canonical(q: Float64[np.ndarray, "*batch 4"]) -> Float64[np.ndarray, "*batch 4"]:
+    """Unit xyzw quaternions with q_w >= 0."""
+    q = q / np.linalg.norm(q, axis=-1, keepdims=True)
+    return np.where(q[..., 3:] < 0, -q, q)
+
+
+def decode_image(source: bytes | Path, name: str, size: int | None = None) -> UInt8[np.ndarray, "h w 3"]:
+    """An image file's pixels as RGB, resized if asked; anything wrong with it is an UnreadableExample."""
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
+            if size is not None:
+                file.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction of its size
+            return np.asarray(fit(to_rgb(file), size))
+    except FileNotFoundError as error:
+        raise UnreadableExample(f"image {name} is missing; restore it, or skip unreadable examples.") from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise UnreadableExample(
+            f"image {name} cannot be read ({reason}); replace it, or skip unreadable examples."
+        ) from error
+
+
+def fit(image: Image.Image, size: int | None) -> Image.Image:
+    """Resize to size x size just as prediction does."""
+    return image if size is None else fit_to(image, (size, size))
+
+
+def fit_pixels(pixels: UInt8[np.ndarray, "h w 3"], size: int | None) -> UInt8[np.ndarray, "h2 w2 3"]:
+    """`fit` for an array."""
+    if size is None or pixels.shape[:2] == (size, size):
+        return pixels
+    return np.asarray(fit(Image.fromarray(np.ascontiguousarray(pixels)), size))

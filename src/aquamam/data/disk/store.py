@@ -1,0 +1,133 @@
+"""Read the data sets that `aquamam render` writes: random access through memory maps, batches without a Python loop."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, UInt8
+
+from aquamam.data.base import Batch, RotationDataset, UnreadableExample, decode_image, fit_pixels
+from aquamam.data.disk.layout import MANIFEST, Manifest, is_whole, plain_colour, shard_files
+from aquamam.errors import InputError
+from aquamam.geometry.symmetry import SymmetryGroup
+
+OPEN_SHARDS = 256  # each holds a file descriptor, of which a process may have about a thousand
+
+
+class StoredDataset(RotationDataset):
+    """One split of a rendered data set; its single true rotation is the rendered one, `symmetry` tells the others."""
+
+    kind = "aquamam"
+
+    def __init__(self, root: Path | str, split: str = "train", *, size: int | None = None):
+        self.root, self.split, self.size = Path(root), split, size
+        self.manifest = manifest = Manifest.read(self.root)
+        if split not in manifest.splits:
+            raise InputError(f"{root} has the splits {', '.join(manifest.splits)}, not {split!r}; choose one of them.")
+        shards = range(manifest.shards(split))
+        whole = [s for s in shards if is_whole(self.root, split, s, manifest.encoding)]
+        if len(whole) < len(shards):
+            raise InputError(
+                f"split {split} of {root} has {len(whole)} of its {len(shards)} shards; "
+                "run the same `aquamam render` again to complete it."
+            )
+        self.classes = tuple(thing["name"] for thing in manifest.objects)
+        self._symmetries = {
+            thing["name"]: None if thing["symmetry"] is None else SymmetryGroup.from_dict(thing["symmetry"])
+            for thing in manifest.objects
+        }
+        self._rotations = np.concatenate([self._load(s, "rotations") for s in shards])
+        if len(self._rotations) != manifest.splits[split]:
+            raise InputError(f"split {split} of {root} should have {manifest.splits[split]} rotations, "
+                             f"got {len(self._rotations)}; delete its folder and render again.")  # fmt: skip
+        self._maps: OrderedDict[tuple[int, str], np.ndarray] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def recognises(root: Path) -> bool:
+        return (root / MANIFEST).is_file()
+
+    @staticmethod
+    def splits(root: Path) -> tuple[str, ...]:
+        return tuple(Manifest.read(root).splits)
+
+    def __len__(self) -> int:
+        return len(self._rotations)
+
+    def label(self, i: int) -> str:
+        return self.classes[i % len(self.classes)]
+
+    def name(self, i: int) -> str:
+        return f"{self.split}/{i}"
+
+    def rotations(self, i: int) -> Float64[np.ndarray, "1 4"]:
+        return self._rotations[i : i + 1]
+
+    def symmetry(self, label: str) -> SymmetryGroup | None:
+        return self._symmetries[label]
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        return (self.size, self.size) if self.size else self.manifest.image_shape
+
+    @property
+    def background(self) -> tuple[int, int, int] | None:
+        return plain_colour(self.manifest.settings)
+
+    def describe(self) -> dict[str, Any]:
+        return asdict(self.manifest)
+
+    def image(self, i: int) -> UInt8[np.ndarray, "h w 3"]:
+        shard, place = divmod(i, self.manifest.shard_size)
+        if self.manifest.encoding == "raw":
+            return fit_pixels(self._map(shard, "images")[place].transpose(1, 2, 0), self.size)
+        offset, length = self._map(shard, "offsets")[place]
+        return decode_image(self._map(shard, "images")[offset : offset + length].tobytes(), self.name(i), self.size)
+
+    def batch(self, indices: Iterable[int], *, unreadable: str = "raise") -> Batch:
+        if self.manifest.encoding != "raw" or self.image_size != self.manifest.image_shape:
+            return super().batch(indices, unreadable=unreadable)
+        kept = np.fromiter(map(self._position, indices), np.int64)
+        shard, place = np.divmod(kept, self.manifest.shard_size)
+        images = np.empty((len(kept), 3, *self.image_size), np.uint8)
+        for s in np.unique(shard):
+            of_shard = np.flatnonzero(shard == s)
+            try:
+                images[of_shard] = self._map(int(s), "images")[place[of_shard]]
+            except UnreadableExample:
+                return super().batch(kept.tolist(), unreadable=unreadable)  # one by one, to know which are lost
+        return Batch(
+            images=torch.from_numpy(images),
+            rotations=torch.from_numpy(self._rotations[kept, None]),
+            counts=torch.ones(len(kept), dtype=torch.int64),
+            labels=tuple(map(self.label, kept.tolist())),
+            indices=tuple(kept.tolist()),
+        )
+
+    def _load(self, shard: int, part: str) -> np.ndarray:
+        path = shard_files(self.root, self.split, shard, self.manifest.encoding)[part]
+        try:
+            if path.suffix == ".tar":
+                return np.memmap(path, np.uint8, "r")
+            return np.load(path, mmap_mode=None if part == "rotations" else "r", allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise UnreadableExample(f"{path} is damaged; delete it and run the same `aquamam render` again.") from error
+
+    def _map(self, shard: int, part: str) -> np.ndarray:
+        with self._lock:
+            found = self._maps.pop((shard, part), None)
+            self._maps[shard, part] = found = self._load(shard, part) if found is None else found
+            if len(self._maps) > OPEN_SHARDS:
+                self._maps.popitem(last=False)
+            return found
+
+    def __getstate__(self) -> dict[str, Any]:  # other processes open their own maps
+        return {**self.__dict__, "_maps": OrderedDict(), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())

@@ -1,0 +1,154 @@
+"""Render a data set to disk with many processes; killed and started again, it goes on and ends with the same bytes."""
+
+import errno
+import multiprocessing as mp
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aquamam.data.disk.layout import Manifest, encode_png, is_whole, write_manifest, write_shard
+from aquamam.data.recipe import Recipe
+from aquamam.errors import InputError
+
+CHUNK = 64  # images between two reports of progress
+Report = Callable[[int], None]
+Task = tuple[str, int]  # split and shard number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """How far a data set is: images of this run's share, of which `rendered` are new."""
+
+    images: int
+    rendered: int
+    shards: int
+
+
+def write_dataset(
+    root: Path,
+    recipe: Recipe,
+    manifest: Manifest,
+    *,
+    workers: int = 1,
+    part: tuple[int, int] = (0, 1),
+    progress: Callable[[int, int], Report] = lambda total, done: lambda images: None,
+) -> Written:
+    """Render every missing shard of part i of n; `progress(total, done)` gives what to call with new images."""
+    i, n = part
+    if not 0 <= i < n:
+        raise InputError(f"part i of n needs 0 <= i < n, got {i}/{n}.")
+    if workers < 1:
+        raise InputError(f"rendering needs at least 1 worker, got {workers}.")
+    write_manifest(root, manifest)
+    everything = [(split, shard) for split in manifest.splits for shard in range(manifest.shards(split))]
+    mine = everything[i::n]
+    missing = [task for task in mine if not is_whole(root, *task, manifest.encoding)]
+    size = {task: len(manifest.shard_range(*task)) for task in mine}
+    total, left = sum(size.values()), sum(size[task] for task in missing)
+    report = progress(total, total - left)
+    try:
+        if workers == 1 or len(missing) <= 1:
+            for task in missing:
+                render_shard(root, recipe, manifest, task, report)
+        else:
+            _render_with(min(workers, len(missing)), root, recipe, manifest, missing, report)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            done = sum(size[task] for task in mine if is_whole(root, *task, manifest.encoding))
+            raise OSError(
+                f"the disk of {root} is full after {done} of {total} images, all of them whole; "
+                "make room and run the same command again to go on."
+            ) from error
+        raise
+    return Written(images=total, rendered=left, shards=len(mine))
+
+
+def render_shard(root: Path, recipe: Recipe, manifest: Manifest, task: Task, report: Report) -> None:
+    """Render and write one shard: a pure function of the recipe, the split and the shard's number."""
+    split, shard = task
+    numbers = np.asarray(manifest.shard_range(split, shard), np.int64)
+    rotations = recipe.rotations(split, numbers)
+    raw = manifest.encoding == "raw"
+    pixels = np.empty((len(numbers), 3, *manifest.image_shape) if raw else 0, np.uint8)
+    files: list[bytes] = []
+    for chunk in _chunks(len(numbers)):
+        images = recipe.images(split, numbers[chunk], rotations[chunk])
+        if raw:
+            pixels[chunk] = images.transpose(0, 3, 1, 2)
+        else:
+            files += [encode_png(image) for image in images]
+        report(len(images))
+    write_shard(root, manifest, split, shard, pixels if raw else files, rotations)
+
+
+def _chunks(count: int) -> Iterator[slice]:
+    return (slice(start, start + CHUNK) for start in range(0, count, CHUNK))
+
+
+def _render_with(
+    workers: int, root: Path, recipe: Recipe, manifest: Manifest, tasks: list[Task], report: Report
+) -> None:
+    """Hand tasks to processes through pipes: when this process dies, the pipes break and theirs end too."""
+    context = mp.get_context("spawn")
+    pipes: dict[Any, Any] = {}  # our end of the pipe -> process
+    todo = iter(tasks)
+    try:
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, root, recipe, manifest), daemon=True)
+            process.start()
+            theirs.close()
+            pipes[ours] = process
+            ours.send(next(todo))
+        busy = set(pipes)
+        while busy:
+            ready: list[Any] = wait(list(busy))
+            for pipe in ready:
+                try:
+                    message = pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    pipes[pipe].join(5)
+                    code = pipes[pipe].exitcode
+                    raise OSError(
+                        f"a rendering process ended (exit code {code}), perhaps for want of memory; "
+                        "run the same command again with fewer workers to go on."
+                    ) from None
+                if isinstance(message, int):
+                    report(message)
+                elif isinstance(message, Exception):
+                    raise message
+                elif (task := next(todo, None)) is not None:
+                    pipe.send(task)
+                else:
+                    pipe.send(None)
+                    busy.discard(pipe)
+        for process in pipes.values():
+            process.join()
+    finally:
+        for pipe, process in pipes.items():
+            pipe.close()
+            process.terminate()  # a shard half done leaves a temporary file at most; the next run removes it
+            process.join()
+
+
+def _work(pipe: Connection, root: Path, recipe: Recipe, manifest: Manifest) -> None:
+    """A worker's life: render what the pipe names until it says None or breaks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    try:
+        while (task := pipe.recv()) is not None:
+            render_shard(root, recipe, manifest, task, pipe.send)
+            pipe.send("done")
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        os._exit(1)  # the parent is gone
+    except Exception as error:
+        try:
+            pipe.send(error)
+        except Exception:  # not every exception can be pickled
+            pipe.send(RuntimeError(traceback.format_exc()))

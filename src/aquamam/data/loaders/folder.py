@@ -1,0 +1,248 @@
+"""A plain folder of images with a CSV of rotations; how a rotation is written is said, never guessed."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, UInt8
+from torch import Tensor
+
+from aquamam.data.base import RotationDataset, decode_image
+from aquamam.data.loaders.tables import Table, numbers, packed_numbers, read_table
+from aquamam.errors import InputError
+from aquamam.geometry.rotations import (
+    as_rotation_matrix,
+    as_unit_quat,
+    euler_to_quat,
+    from_wxyz,
+    inverse,
+    matrix_to_quat,
+    opencv_to_opengl,
+    rotvec_to_quat,
+)
+from aquamam.geometry.symmetry import SymmetryGroup
+
+IMAGE_COLUMNS = ("image", "img", "file", "filename", "path")
+CLASS_COLUMNS = ("class", "label")
+HOW = (
+    "name the columns qx,qy,qz,qw or quat_xyzw or quat_wxyz or r11,...,r33 or rotvec_x,rotvec_y,rotvec_z or "
+    "euler_YXZ_deg_1,..._2,..._3, or give rotation, for example 'wxyz:q0,q1,q2,q3' or 'euler-YXZ-deg:yaw,pitch,roll'"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotationColumns:
+    """Which columns hold the rotation, and as what: xyzw, wxyz, matrix (row by row), rotvec (radians) or Euler angles."""
+
+    kind: str
+    columns: tuple[str, ...]  # one a number, or a single one with all numbers in it
+    convention: str = ""  # of Euler angles, SciPy's notation: upper case intrinsic, lower case extrinsic
+    degrees: bool = False
+
+    @property
+    def count(self) -> int:
+        return {"xyzw": 4, "wxyz": 4, "matrix": 9, "rotvec": 3, "euler": 3}[self.kind]
+
+    def quaternions(self, table: Table, path: Path) -> Float64[np.ndarray, "rows 4"]:
+        """Canonical xyzw quaternions of all rows."""
+        if len(self.columns) == 1:
+            values = torch.from_numpy(packed_numbers(table, self.columns[0], self.count, path))
+        else:
+            values = torch.from_numpy(numbers(table, self.columns, path))
+        try:
+            return self._convert(values, "").numpy()
+        except InputError:
+            for row, value in enumerate(values):  # again one by one, to say which line it is
+                self._convert(value, f"the rotation in line {row + 2} of {path}")
+            raise
+
+    def _convert(self, values: Tensor, name: str) -> Float64[Tensor, "*batch 4"]:
+        if self.kind == "xyzw":
+            return as_unit_quat(values, name)
+        if self.kind == "wxyz":
+            return from_wxyz(as_unit_quat(values, name))
+        if self.kind == "matrix":
+            return matrix_to_quat(as_rotation_matrix(values.unflatten(-1, (3, 3)), name))
+        if self.kind == "rotvec":
+            return rotvec_to_quat(values)
+        return euler_to_quat(values, self.convention, degrees=self.degrees)
+
+
+def parse_rotation(text: str, table: Table, path: Path) -> RotationColumns:
+    """An explicit statement such as wxyz:q0,q1,q2,q3 or euler-YXZ-deg:yaw,pitch,roll or matrix:R."""
+    kind, _, rest = text.partition(":")
+    columns = tuple(name.strip() for name in rest.split(","))
+    euler = re.fullmatch(r"euler-([xyz]{3}|[XYZ]{3})-(deg|rad)", kind)
+    if not euler and kind not in ("xyzw", "wxyz", "matrix", "rotvec"):
+        raise InputError(
+            f"rotation must be KIND:COLUMNS with KIND xyzw, wxyz, matrix, rotvec or euler-YXZ-deg, got {text!r}."
+        )
+    if unknown := [name for name in columns if name not in table]:
+        raise InputError(f"{path} has the columns {', '.join(table)}, not {unknown[0]!r}; choose among them.")
+    if euler:
+        spec = RotationColumns(kind="euler", columns=columns, convention=euler[1], degrees=euler[2] == "deg")
+    else:
+        spec = RotationColumns(kind=kind, columns=columns)
+    if len(columns) not in (1, spec.count):
+        raise InputError(f"{kind} needs {spec.count} columns, or one with {spec.count} numbers, got {len(columns)}.")
+    return spec
+
+
+def find_rotation(table: Table, path: Path) -> RotationColumns:
+    """The rotation by columns whose names leave no doubt."""
+    found: list[RotationColumns] = []
+    plain: dict[tuple[str, ...], str] = {
+        ("qx", "qy", "qz", "qw"): "xyzw",
+        ("quat_xyzw",): "xyzw",
+        ("quat_wxyz",): "wxyz",
+        tuple(f"r{i}{j}" for i in (1, 2, 3) for j in (1, 2, 3)): "matrix",
+        tuple(f"r{i}{j}" for i in (0, 1, 2) for j in (0, 1, 2)): "matrix",
+        ("rotvec_x", "rotvec_y", "rotvec_z"): "rotvec",
+    }
+    for columns, kind in plain.items():
+        if all(name in table for name in columns):
+            found.append(RotationColumns(kind=kind, columns=columns))
+    for name in table:
+        if match := re.fullmatch(r"(euler_([xyz]{3}|[XYZ]{3})_(deg|rad))(_1)?", name):
+            columns = tuple(f"{match[1]}_{k}" for k in (1, 2, 3)) if match[4] else (name,)
+            if all(column in table for column in columns):
+                found.append(
+                    RotationColumns(kind="euler", columns=columns, convention=match[2], degrees=match[3] == "deg")
+                )
+    if len(found) > 1:
+        several = " and ".join(",".join(spec.columns) for spec in found[:2])
+        raise InputError(f"{path} holds more than one rotation ({several}); say which by rotation=KIND:COLUMNS.")
+    if not found:
+        raise InputError(f"{path} does not say how its columns {', '.join(table)} hold a rotation; {HOW}.")
+    return found[0]
+
+
+class FolderDataset(RotationDataset):
+    """A folder with one CSV (or SPLIT.csv, or a column split) that names images beside it, or the CSV itself.
+
+    Rows of the same image are its equivalent true rotations, the first the pictured one. Optional columns: class (or
+    label) and split; other columns are left alone. `symmetries.json` may give symmetries, class by class. Rotations
+    take the object to an OpenGL camera (x right, y up, z towards the viewer) unless `camera="opencv"`, and the camera
+    to the object with `inverted`.
+    """
+
+    kind = "folder"
+
+    def __init__(
+        self,
+        root: Path | str,
+        split: str = "all",
+        *,
+        size: int | None = None,
+        rotation: str | None = None,
+        camera: str = "opengl",
+        inverted: bool = False,
+    ):
+        if camera not in ("opengl", "opencv"):
+            raise InputError(f"camera must be opengl or opencv, got {camera!r}.")
+        self.root, self.split, self.size, self.camera = Path(root), split, size, camera
+        self.path = path = self._table_of(Path(root), split)
+        self.folder = path.parent
+        table = read_table(path)
+        if not table or not next(iter(table.values())):
+            raise InputError(f"{path} has no rows below its header; a data set needs at least one.")
+        self.spec = parse_rotation(rotation, table, path) if rotation else find_rotation(table, path)
+        quaternions = torch.from_numpy(self.spec.quaternions(table, path))
+        if inverted:
+            quaternions = inverse(quaternions)
+        if camera == "opencv":
+            quaternions = opencv_to_opengl(quaternions)
+        image_column = one_of(table, IMAGE_COLUMNS, path)
+        class_column = next((name for name in CLASS_COLUMNS if name in table), None)
+        self.rows: dict[str, list[int]] = {}
+        for row, file in enumerate(table[image_column]):
+            if "split" not in table or split == "all" or table["split"][row] == split or path.stem == split:
+                self.rows.setdefault(file, []).append(row)
+        self.files = list(self.rows)
+        if not self.files:
+            raise InputError(
+                f"{path} has the splits {', '.join(sorted(set(table['split'])))}, not {split!r}; choose one."
+            )
+        self._quaternions = quaternions.numpy()
+        self._labels = table[class_column] if class_column else None
+        self.classes = tuple(sorted(set(self._labels))) if self._labels else (self.folder.resolve().name,)
+        used = {image_column, *self.spec.columns, *CLASS_COLUMNS, "split"}
+        self.ignored = tuple(name for name in table if name not in used)
+        self._symmetries = read_symmetries(self.folder / "symmetries.json")
+
+    @staticmethod
+    def recognises(root: Path) -> bool:
+        return root.suffix == ".csv" or any(root.glob("*.csv"))
+
+    @staticmethod
+    def splits(root: Path) -> tuple[str, ...]:
+        files = [root] if root.suffix == ".csv" else sorted(root.glob("*.csv"))
+        if len(files) > 1:
+            return tuple(path.stem for path in files)
+        table = read_table(files[0]) if files else {}
+        return ("all", *sorted(set(table.get("split", ()))))
+
+    @staticmethod
+    def _table_of(root: Path, split: str) -> Path:
+        if root.suffix == ".csv":
+            return root
+        files = sorted(root.glob("*.csv"))
+        if len(files) == 1:
+            return files[0]
+        named = [path for path in files if path.stem == split]
+        if not named:
+            there = ", ".join(path.name for path in files) or "none"
+            raise InputError(f"{root} must have one CSV file or {split}.csv, got {there}; name the file itself.")
+        return named[0]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def name(self, i: int) -> str:
+        return self.files[i]
+
+    def label(self, i: int) -> str:
+        return self.classes[0] if self._labels is None else self._labels[self.rows[self.files[i]][0]]
+
+    def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
+        return self._quaternions[self.rows[self.files[i]]]
+
+    def image(self, i: int) -> UInt8[np.ndarray, "h w 3"]:
+        return decode_image(self.folder / self.files[i], self.files[i], self.size)
+
+    def symmetry(self, label: str) -> SymmetryGroup | None:
+        return self._symmetries.get(label)
+
+    def describe(self) -> dict[str, Any]:
+        kind = self.spec.kind
+        if kind == "euler":
+            kind = f"euler {self.spec.convention}, {'degrees' if self.spec.degrees else 'radians'}"
+        return {
+            "rotation": kind,
+            "columns": list(self.spec.columns),
+            "camera": self.camera,
+            "ignored": list(self.ignored),
+        }
+
+
+def one_of(table: Table, names: tuple[str, ...], path: Path) -> str:
+    found = [name for name in names if name in table]
+    if len(found) != 1:
+        got = " and ".join(found) if found else ", ".join(table)
+        raise InputError(f"{path} must name its images in one column out of {', '.join(names)}, got {got}.")
+    return found[0]
+
+
+def read_symmetries(path: Path) -> dict[str, SymmetryGroup]:
+    """Class -> group, from a JSON file that need not be there."""
+    if not path.exists():
+        return {}
+    try:
+        data = json.loads(path.read_text())
+        return {str(label): SymmetryGroup.from_dict(entry) for label, entry in data.items()}
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
+        raise InputError(f"{path} must be a JSON dictionary from class to symmetry, got: {error}.") from None

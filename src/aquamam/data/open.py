@@ -1,0 +1,76 @@
+"""Open a data set of any known layout."""
+
+from pathlib import Path
+from typing import Any
+
+from aquamam.data.base import RotationDataset
+from aquamam.data.loaders.bop import BopDataset
+from aquamam.data.loaders.folder import FolderDataset
+from aquamam.data.loaders.modelnet import ModelNetDataset
+from aquamam.data.loaders.original import OriginalDataset
+from aquamam.data.loaders.pascal3d import PascalDataset
+from aquamam.data.disk.store import StoredDataset
+from aquamam.data.loaders.symsol import SymsolDataset
+from aquamam.errors import InputError
+
+# The plain folder comes last: other layouts have CSV files too.
+LOADERS: dict[str, Any] = {
+    loader.kind: loader
+    for loader in (
+        StoredDataset,
+        OriginalDataset,
+        SymsolDataset,
+        ModelNetDataset,
+        PascalDataset,
+        BopDataset,
+        FolderDataset,
+    )
+}
+
+
+def recognise(path: Path, kind: str | None = None) -> Any:
+    """The loader for what lies at `path`."""
+    if kind is not None and kind not in LOADERS:
+        raise InputError(f"kind must be one of {', '.join(LOADERS)}, got {kind!r}.")
+    if not path.exists():
+        raise InputError(f"{path} does not exist; give the folder of a data set.")
+    if kind is not None:
+        return LOADERS[kind]
+    if path.suffix == ".zip":
+        raise InputError(f"{path} is an archive; unpack it and give the folder.")
+    for loader in LOADERS.values():
+        if loader.recognises(path):
+            return loader
+    raise InputError(f"{path} is not laid out like any known data set ({', '.join(LOADERS)}); docs/data.md shows them.")
+
+
+def splits_of(path: Path | str, kind: str | None = None) -> tuple[str, ...]:
+    """The splits of the data set at `path`."""
+    return recognise(Path(path), kind).splits(Path(path))
+
+
+def open_dataset(
+    path: Path | str, split: str | None = None, *, kind: str | None = None, size: int | None = None, **options: Any
+) -> RotationDataset:
+    """The data set at `path`, its layout recognised unless `kind` names it; `options` are the loader's own.
+
+    Without `split`: train if there is one, else the first. With `size`: images of size x size.
+    """
+    path = Path(path)
+    loader = recognise(path, kind)
+    if size is not None and size < 1:
+        raise InputError(f"size must be at least 1 pixel, got {size}.")
+    there = loader.splits(path)
+    if split is None:
+        if not there:
+            raise InputError(f"{path} holds no split of the kind {loader.kind}; docs/data.md shows the layout.")
+        split = next((name for name in there if name.startswith("train")), there[0])
+    try:
+        return loader(path, split, size=size, **options)
+    except TypeError as error:
+        if "unexpected keyword" not in str(error):
+            raise
+        option = str(error).split("'")[1]
+        raise InputError(
+            f"a data set of the kind {loader.kind} has no option {option}; docs/data.md lists those of each kind."
+        ) from None

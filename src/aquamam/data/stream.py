@@ -1,0 +1,133 @@
+"""Batches for training and evaluation: seeded, shared out between ranks, resumed by step, made ahead by threads.
+
+Threads suffice: rendering, decoding and copying all release Python's lock.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from jaxtyping import Int64
+
+from aquamam.data.augment import AugmentSettings, augment
+from aquamam.data.base import Batch, RotationDataset
+from aquamam.data.random import words
+from aquamam.errors import InputError
+
+Item, Result = TypeVar("Item"), TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Endless training batches; batch `step` of a rank is a pure function of the fields here.
+
+    A finite data set is shuffled anew each epoch, and batches run across the ends of epochs, so all are full (but for
+    unreadable images, which are left out and named in `Batch.unreadable`). All ranks together see every example once
+    an epoch.
+    """
+
+    dataset: RotationDataset
+    batch_size: int  # of this rank
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+    augment: AugmentSettings | None = None
+    threads: int = 2  # 0 makes each batch when it is asked for
+    ahead: int = 4  # batches made before they are asked for
+    _orders: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError(f"a batch holds at least 1 example, got {self.batch_size}.")
+        if not 0 <= self.rank < self.world:
+            raise InputError(f"rank must be in 0 ... world - 1, got rank={self.rank}, world={self.world}.")
+        if not self.dataset.endless and len(self.dataset) == 0:
+            raise InputError("the data set is empty; training needs at least one example.")
+
+    def positions(self, step: int) -> Int64[np.ndarray, " batch"]:
+        """Places of a batch in the endless sequence that all ranks share."""
+        first = (step * self.world + self.rank) * self.batch_size
+        return np.arange(first, first + self.batch_size, dtype=np.int64)
+
+    def indices(self, step: int) -> list[int]:
+        """The examples of a batch."""
+        positions = self.positions(step)
+        if self.dataset.endless:
+            return positions.tolist()
+        epochs, places = np.divmod(positions, len(self.dataset))
+        return [int(self._order(int(epoch))[place]) for epoch, place in zip(epochs, places)]
+
+    def batch(self, step: int) -> Batch:
+        """Batch number `step` of this rank."""
+        indices = self.indices(step)
+        batch = self.dataset.batch(indices, unreadable="skip")
+        if self.augment is None:
+            return batch
+        positions = self.positions(step)
+        if batch.unreadable:
+            kept = set(batch.indices)
+            positions = positions[[i in kept for i in indices]]
+        return augment(batch, self.augment, seed=self.seed, positions=positions, background=self.dataset.background)
+
+    def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
+        """Batches from step `start` on, made ahead by threads; resuming is calling it with the next step."""
+        steps: Iterable[int] = range(start, stop) if stop is not None else itertools.count(start)
+        return prefetch(self.batch, steps, threads=self.threads, ahead=self.ahead)
+
+    def _order(self, epoch: int) -> Int64[np.ndarray, " n"]:
+        order = self._orders.get(epoch)
+        if order is None:
+            everything = np.arange(len(self.dataset), dtype=np.int64)
+            order = np.argsort(words(self.seed, f"epoch {epoch}", everything, 1)[:, 0], kind="stable")
+            self._orders[epoch] = order
+            for old in [e for e in tuple(self._orders) if e < epoch - 1]:
+                self._orders.pop(old, None)
+        return order
+
+
+def one_pass(
+    dataset: RotationDataset,
+    batch_size: int,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    limit: int | None = None,
+    threads: int = 2,
+    unreadable: str = "raise",
+) -> Iterator[Batch]:
+    """Every example (or the first `limit`) once, in order, for evaluation; rank r takes every world-th batch."""
+    if batch_size < 1 or (limit is not None and limit < 1):
+        raise InputError(f"batch_size and limit must be at least 1, got {batch_size} and {limit}.")
+    if limit is None and dataset.endless:
+        raise InputError("one pass over an endless data set never ends; give limit, the number of examples.")
+    count = limit if dataset.endless else min(len(dataset), len(dataset) if limit is None else limit)
+    assert count is not None
+    starts = range(rank * batch_size, count, world * batch_size)
+    return prefetch(
+        lambda start: dataset.batch(range(start, min(start + batch_size, count)), unreadable=unreadable),
+        starts,
+        threads=threads,
+        ahead=2,
+    )
+
+
+def prefetch(make: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int) -> Iterator[Result]:
+    """`map(make, items)` in order, with up to `ahead` results made before they are asked for."""
+    if threads == 0:
+        yield from map(make, items)
+        return
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="aquamam-data")
+    pending: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(make, item))
+            if len(pending) > max(threads, ahead):
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,169 @@
+"""An exported model without its network: onnxruntime tells the logits, and the posterior is the same class as ever."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from aquamam.posterior.equal_views import told_alike
+from aquamam.posterior.distribution import carry_knowledge
+from aquamam.errors import InputError
+from aquamam.network.images import ImageInput, as_image_batch
+from aquamam.network.model import ModelConfig
+from aquamam.posterior.sentences import QuaternionSentences
+from aquamam.geometry.symmetry import told_symmetry
+
+FORMAT = "aquamam-onnx-1"
+
+
+class Files(NamedTuple):
+    """The three files of an exported model."""
+
+    encoder: Path
+    decoder: Path
+    description: Path
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> "Files":
+        """The files that NAME.onnx, NAME.json or NAME.encoder.onnx stand for."""
+        path = Path(path)
+        if path.suffix not in (".onnx", ".json"):
+            raise InputError(
+                f"an exported model's name ends in .onnx, got {path.name!r}; try {path.name or 'model'}.onnx."
+            )
+        stem = path.name.removesuffix(path.suffix).removesuffix(".encoder").removesuffix(".decoder")
+        return cls(*(path.with_name(stem + end) for end in (".encoder.onnx", ".decoder.onnx", ".json")))
+
+
+class OnnxModel:
+    """`model(images)` is the posterior of the exported model: the same interface, the same numbers to rounding."""
+
+    kind = "aquamam"
+
+    def __init__(self, path: str | os.PathLike[str], *, threads: int = 0):
+        """path: NAME.onnx as it was given to `aquamam export`. threads: 0 leaves the choice to onnxruntime."""
+        files = Files.at(path)
+        description = read_description(files)
+        self.config = ModelConfig.from_dict(description["config"])
+        self.info: dict[str, Any] = description.get("info", {})
+        self.symmetry, self.alike = told_symmetry(self.info), told_alike(self.info)
+        self.cells = self.config.cells
+        self.encoder = _session(files.encoder, description["graphs"]["encoder"], threads)
+        self.decoder = _session(files.decoder, description["graphs"]["decoder"], threads)
+
+    def __call__(self, images: ImageInput) -> QuaternionSentences:
+        posterior = QuaternionSentences(self.encode(images), self.cells)
+        carry_knowledge(self, images, posterior)
+        return posterior
+
+    def encode(self, images: ImageInput) -> "OnnxPrefix":
+        """Run the encoder once for these images."""
+        name = self.encoder.get_inputs()[0].name
+        batch = self.prepare(images)
+        if not len(batch):  # onnxruntime does not take empty batches
+            empty = np.zeros((1, *batch.shape[1:]), batch.dtype)
+            first, *states = (array[:0] for array in self.encoder.run(None, {name: empty}))
+        else:
+            first, *states = self.encoder.run(None, {name: batch})
+        return OnnxPrefix(self, first, states)
+
+    def prepare(self, images: ImageInput) -> np.ndarray:
+        """What the encoder's graph reads: float32 (B, channels, H, W) in [0, 1], or int64 categories (B,)."""
+        config = self.config
+        if config.embedding == "category":
+            if not isinstance(images, Tensor) or images.is_floating_point() or images.ndim != 1:
+                raise InputError("this model reads categories, a 1-D tensor of whole numbers, not images.")
+            if len(images) and not (int(images.min()) >= 0 and int(images.max()) < config.categories):
+                raise InputError(f"categories run from 0 to {config.categories - 1}, got others.")
+            return images.cpu().long().numpy()
+        side = (config.image_size, config.image_size)
+        batch = as_image_batch(images, channels=config.channels, size=side).cpu()
+        return (batch.float() / 255 if batch.dtype == torch.uint8 else batch.float()).contiguous().numpy()
+
+
+class OnnxPrefix:
+    """Encoded images: the conditionals of the posterior, from onnxruntime."""
+
+    def __init__(self, model: OnnxModel, first: np.ndarray, states: list[np.ndarray]):
+        self.model = model
+        self.first_logits = first
+        self.states = states
+        self.batch = len(first)
+        config = model.config
+        self.row_floats = 2 * (3 * config.heads * (config.prefix_tokens + 3) + 2 * config.hidden + 10 * config.dim)
+
+    def some(self, images: Tensor | slice) -> "OnnxPrefix":
+        rows = images if isinstance(images, slice) else images.numpy()
+        return OnnxPrefix(self.model, self.first_logits[rows], [state[rows] for state in self.states])
+
+    def first(self) -> Float[Tensor, "batch first_tokens"]:
+        return torch.from_numpy(self.first_logits)
+
+    def rest(
+        self,
+        chart: Int[Tensor, "rotations batch"],
+        seen: Float[Tensor, "rotations batch steps"],
+        past: tuple[Tensor, ...] = (),
+    ) -> tuple[Float[Tensor, "rotations batch steps bins"], tuple[Tensor, ...]]:
+        config = self.model.config
+        rotations, batch, steps = seen.shape
+        if rotations * batch == 0:
+            return seen.new_zeros((*seen.shape, config.bins)), tuple(
+                seen.new_zeros((rotations, batch, 2 * config.dim)) for _ in range(config.layers)
+            )
+        feed = {"chart": _images_first(chart), **dict(zip(self._prefix_names(), self.states))}
+        own = [_images_first(state) for state in past]
+        if not past:
+            own = [np.zeros((batch, rotations, 2 * config.dim), np.float32) for _ in range(config.layers)]
+        logits = []
+        for step in range(bool(past), bool(past) + steps):
+            feed["step"] = np.array(step, np.int64)
+            feed["component"] = _images_first(seen[..., step - bool(past)])
+            feed |= {f"past_{i}": state for i, state in enumerate(own)}
+            out, *own = self.model.decoder.run(None, feed)
+            logits.append(torch.from_numpy(out).transpose(0, 1))
+        return torch.stack(logits, 2), tuple(torch.from_numpy(state).transpose(0, 1) for state in own)
+
+    def _prefix_names(self) -> list[str]:
+        return [f"{kind}_{i}" for i in range(self.model.config.layers) for kind in ("key", "value")]
+
+
+def _images_first(x: Tensor) -> np.ndarray:
+    """The posterior has rotations first, the graphs have images first: all rotations of an image are then one matrix."""
+    return np.ascontiguousarray(x.detach().transpose(0, 1).cpu().numpy())
+
+
+def read_description(files: Files) -> dict[str, Any]:
+    """The JSON of an exported model."""
+    if not files.description.is_file():
+        raise InputError(f"an exported model has a description, and there is none at {files.description}.")
+    try:
+        description = json.loads(files.description.read_text())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{files.description} is not JSON; export the model again.") from error
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise InputError(f"{files.description} does not describe an exported model (format {FORMAT!r}).")
+    return description
+
+
+def _session(path: Path, graph: dict[str, Any], threads: int) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise InputError("running an exported model needs onnxruntime; try pip install 'aquamam[export]'.") from error
+    try:
+        blob = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"the exported model has no graph at {path}; keep its three files together.") from None
+    if hashlib.sha256(blob).hexdigest() != graph["sha256"]:
+        raise InputError(f"{path} is not the graph that its description names; export the model again.")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(blob, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,126 @@
+"""A part to fit a model to: opened, placed as it is rendered, checked; found again, or known again, beside the checkpoint of its model."""
+
+import io
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from aquamam.data.base import RotationDataset
+from aquamam.data.varied import VariedDataset
+from aquamam.shape.symmetries import Symmetries
+from aquamam.errors import InputError
+from aquamam.rendering.meshes import FIT_RADIUS, Mesh, load_mesh
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.rendering.solids import NAMES, solid
+from aquamam.shape.surface import directions, looking_from
+
+MESH_FILE = "mesh.npz"
+FEWEST_PIXELS = 12  # that a part must fill on average
+_ARRAYS = ("vertices", "faces", "normals", "uv", "texture", "colours")
+
+
+def write_mesh(mesh: Mesh, path: Path) -> None:
+    """Write a mesh exactly as it is, whole or not at all."""
+    arrays = {name: getattr(mesh, name) for name in _ARRAYS if getattr(mesh, name) is not None}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, name=np.array(mesh.name), **arrays)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(buffer.getvalue())
+    os.replace(temporary, path)
+
+
+def read_mesh(path: Path) -> Mesh:
+    """The mesh that `write_mesh` wrote."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in _ARRAYS if name in arrays}
+            return Mesh(**found, name=str(arrays["name"]))
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path} is no mesh of a fit or is damaged ({reason}); run aquamam fit again.") from error
+
+
+def part_mesh(model: Any) -> Mesh | None:
+    """The mesh beside the checkpoint that a model was loaded from, if it is the one that the model was trained on."""
+    source = getattr(model, "source", None)
+    objects = (getattr(model, "info", None) or {}).get("data", {}).get("objects") or []
+    if source is None or len(objects) != 1 or not isinstance(objects[0], dict):
+        return None
+    path = Path(source).parent / MESH_FILE
+    if not path.is_file():
+        return None
+    mesh = read_mesh(path)
+    return mesh if mesh.hash == objects[0].get("mesh") else None
+
+
+def fresh_renders(model: Any, *, seed: int, split: str, length: int) -> VariedDataset | None:
+    """New renders drawn like those that the model was fitted to; None for a model that no `aquamam fit` made."""
+    data = (getattr(model, "info", None) or {}).get("data", {})
+    mesh = part_mesh(model) if "variation" in data else None
+    return None if mesh is None else VariedDataset.again(mesh, data, seed=seed, split=split, length=length)
+
+
+def open_part(source: str) -> Mesh:
+    """A solid's mesh, or a file's in its own coordinates."""
+    if source in NAMES:
+        return solid(source).mesh
+    if not Path(source).exists():
+        raise InputError(f"{source!r} is neither a file nor a solid; the solids are {', '.join(NAMES)}.")
+    return load_mesh(source, scale=1.0, center=False)
+
+
+def placed(mesh: Mesh, found: Symmetries) -> tuple[Mesh, list[float], float]:
+    """The mesh as it is rendered, (vertices - centre) * scale: about the centre of its symmetries, or of its box if it has none."""
+    corners = mesh.vertices[np.unique(mesh.faces)]
+    centre = np.array(found.centre)
+    if found.group is None or found.group.order == 1:
+        centre = (corners.min(0) + corners.max(0)) / 2
+    reach = float(np.linalg.norm(corners - centre, axis=1).max())
+    if np.linalg.norm(centre) < 1e-7 * reach and abs(reach / FIT_RADIUS - 1) < 1e-7:
+        return mesh, [0.0, 0.0, 0.0], 1.0  # a solid stays what it is
+    scale = FIT_RADIUS / reach
+    return replace(mesh, vertices=(mesh.vertices - centre) * scale), centre.tolist(), scale
+
+
+def check_part(mesh: Mesh, found: Symmetries, size: int) -> None:
+    """Raise InputError for a part that no picture tells anything about."""
+    if found.group is None:
+        raise InputError(f"{mesh.name} looks the same under every rotation, so there is nothing to learn about it.")
+    seen = render(mesh, looking_from(directions(48)), RenderSettings(size=size), alpha=True)[..., 3]
+    filled = float((seen / 255).sum((1, 2)).mean())
+    if filled < FEWEST_PIXELS:
+        raise InputError(
+            f"{mesh.name} fills {filled:.1f} of the {size} x {size} pixels on average, too few to see how it is turned; remove what lies far "
+            "from it in the file, or try a larger --size."
+        )
+
+
+def plain_colour(mesh: Mesh) -> tuple[int, int, int]:
+    """A background that the part can be told from: white, or the one of a few that is farthest from all its colours."""
+    seen = render(mesh, looking_from(directions(24)), RenderSettings(size=48), alpha=True).reshape(-1, 4)
+    own = seen[seen[:, 3] == 255, :3].astype(int)
+    choices = [(255, 255, 255), (0, 0, 0), (0, 255, 0), (255, 0, 255), (0, 0, 255), (255, 255, 0), (0, 255, 255)]
+    if not len(own):
+        return choices[0]
+    gaps = [int(np.abs(own - np.array(colour)).max(-1).min()) for colour in choices]
+    return choices[0] if gaps[0] > 12 else choices[int(np.argmax(gaps))]
+
+
+def still_known(start: nn.Module, data: RotationDataset) -> dict[str, Any]:
+    """What a model's description says of its object's symmetries and lookalikes, if it trains on with the same object.
+
+    The same classes and the same meshes; where the data tells no mesh, as photographs do, the name must be the user's own: not every
+    die is ours.
+    """
+    info: dict[str, Any] = getattr(start, "info", {})
+    before, now = (
+        [thing.get("mesh") for thing in told.get("objects", ())] for told in (info.get("data", {}), data.describe())
+    )
+    same = before == now if before and now else not set(data.classes) & set(NAMES)
+    if not same or list(info.get("classes", ())) != list(data.classes):
+        return {}
+    return {key: info[key] for key in ("symmetries", "alike") if key in info}

@@ -1,0 +1,417 @@
+"""From a mesh to a model that one can use: one folder, filled stage by stage.
+
+Each stage leaves its result in OUT/work together with a fingerprint of what it came from. Started again, whatever is there and came from
+the same is not done again, so a fit may be killed at any moment. Training, temperatures, calibration and the final judgement each see
+renders of their own split, all drawn alike.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+
+from aquamam.pages import fit as fitpage
+from aquamam.shape.view_map import view_ambiguity
+from aquamam.checkpoints.checkpoint import load, save_model
+from aquamam.data.varied import CAMERA, PLAIN, VariedDataset
+from aquamam.shape.symmetries import Symmetries, find_symmetries, models_info
+from aquamam.posterior.distribution import learn
+from aquamam.errors import InputError
+from aquamam.evaluation.evaluate import evaluate
+from aquamam.evaluation.results import LEVELS, Evaluation
+from aquamam.rendering.meshes import Mesh
+from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.fit.part import MESH_FILE, check_part, open_part, placed, plain_colour, read_mesh, write_mesh
+from aquamam.training.config import TrainConfig
+from aquamam.posterior.regions import Calibration, calibrate, held_out_scores
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.pages.evaluation import write_report
+from aquamam.geometry.rotations import LOG_UNIFORM, quat_to_matrix
+from aquamam.fit.stages import Stages, write_text
+from aquamam.shape.surface import directions, looking_from
+from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.training.temperature import temper
+from aquamam.training.trainer import Trainer
+from aquamam.shape.matching import Tolerance
+
+TRAINING_SHARE = 0.8  # of the time budget; the rest is for the views, calibration and the judgement
+LEARNED = 0.5  # nats above the uniform density: less is nothing that anyone could use
+SAMPLES = 200  # rotations among which truths are ranked
+CURVE = "curve"  # the class of views that fit a whole curve of rotations
+
+
+class NothingLearned(InputError):
+    """The time was too short; the checkpoint is on disk."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """What decides a fit besides the part."""
+
+    model: ModelConfig
+    train: TrainConfig  # its labels_per_image is set by the symmetries found
+    plain: bool = False  # clean renders instead of varied ones
+    held_out: int = 2000  # images for calibration, and as many for the judgement
+    views: int = 96  # directions from which ambiguity is looked for
+    tolerance: float = 0.01  # of symmetries, as a share of the radius
+    groups: int = 6  # that are calibrated each for itself, from sure to unsure
+
+    def __post_init__(self) -> None:
+        if self.held_out < 20 * self.groups:
+            raise InputError(
+                f"at least {20 * self.groups} held-out images are needed, got {self.held_out}; 2000 is good."
+            )
+        if self.views < 1:
+            raise InputError(f"at least one view is needed, got {self.views}; 96 is good.")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a folder's fit cannot change; a longer schedule goes on from what was learned."""
+        train = {k: v for k, v in self.train.to_dict().items() if k not in FREE}
+        return {"model": self.model.to_dict(), "train": train, "plain": self.plain, "tolerance": self.tolerance}
+
+
+FREE = {"time_budget", "steps", "threads", "checkpoint_seconds", "compile", "validate_every", "validation_size"}
+
+
+# --- the fit ----------------------------------------------------------------------------------------------------------
+
+
+class Fit:
+    """One part and one folder."""
+
+    def __init__(
+        self,
+        source: str,
+        out: Path,
+        config: FitConfig,
+        *,
+        say: Callable[[str], None] = lambda line: None,
+        quiet: bool = True,
+        device: str | None = None,
+    ):
+        self.source, self.out, self.config = source, out, config
+        self.say, self.quiet, self.device = say, quiet, device
+        self.stages = Stages(out / "work")
+        self.file_mesh = open_part(source)
+        self.facts: dict[str, Any] = {"name": self.file_mesh.name, "source": Path(source).name}
+
+    def run(self) -> dict[str, Any]:
+        """Do all that is not done yet; returns what fit.json says."""
+        self._check_folder()
+        self.say(f"part          {self.file_mesh.name}: {len(self.file_mesh.faces):,} triangles")
+        self.part = self.stages("part", self._part_inputs, self._find_part, [self.out / MESH_FILE])
+        self.say(f"symmetries    {self.part['headline']}")
+        self.facts |= {"part": self.part, "settings": self.config.identity}
+        self._write_page()
+        views = self.stages("views", [self.part["mesh"], self.config.views], self._look_around)
+        self.facts["views"] = views
+        self.say(f"views         {views['words']}")
+        self._write_page()
+        trained = self._train()
+        self._write_page()
+        if not trained["best"] > LOG_UNIFORM + LEARNED:
+            self.facts["note"] = "Nothing was learned in this time: go on with a longer --time-budget."
+            self._write_page()
+            raise NothingLearned(
+                f"nothing was learned in {trained['elapsed'] / 60:.1f} minutes of training: the validation log-likelihood {trained['best']:.2f} is "
+                f"not clearly above the uniform density's {LOG_UNIFORM:.2f}; the checkpoint is kept in {self.out / trained['folder']}, and the "
+                "same command with a longer --time-budget goes on from there."
+            )
+        inputs = [self.part["mesh"], *(trained[key] for key in ("folder", "steps", "best")), self.config.held_out]
+        factors = self.stages("temper", inputs, self._temper, [self.tempered])
+        self.facts["temperatures"] = factors
+        inputs = [*inputs, factors, self.config.groups]
+        self.facts["calibration"] = self.stages("calibrate", inputs, self._calibrate, [self.out / "model.safetensors"])
+        self.say(f"calibrated    on {self.config.held_out:,} renders, {self.config.groups} groups from sure to unsure")
+        pages = [self.out / "evaluation.html", self.out / "evaluation.json"]
+        judged = self.stages("evaluate", [*inputs, views], lambda: self._evaluate(views), pages)
+        self.facts |= judged
+        self.facts["seconds"] = self.stages.seconds() | {"training": trained["elapsed"]}
+        self._write_page(done=True)
+        kept = {k: v for k, v in self.facts.items() if k != "pictures"}
+        write_text(self.out / "fit.json", json.dumps(kept, indent=1) + "\n")
+        return kept
+
+    # The folder.
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return json.loads(json.dumps({"mesh": self.file_mesh.hash, **self.config.identity}))
+
+    def _check_folder(self) -> None:
+        """Raise InputError if the folder is another fit's, or somebody else's."""
+        path = self.out / "work" / "inputs.json"
+        mine = self._identity
+        if path.exists():
+            there = json.loads(path.read_text(encoding="utf-8"))
+            differ = [
+                f"{key}.{part}" if isinstance(mine[key], dict) else key
+                for key in mine
+                for part in (mine[key] if isinstance(mine[key], dict) else [""])
+                if (there.get(key, {}).get(part) != mine[key][part] if part else there.get(key) != mine[key])
+            ]
+            if differ:
+                raise InputError(
+                    f"{self.out} holds another fit: {', '.join(differ[:3])} differ; give another --out, or the same settings to go on."
+                )
+        elif self.out.is_dir() and any(self.out.iterdir()):
+            raise InputError(f"{self.out} is there already and is no fit of ours; give another folder with --out.")
+        elif self.out.exists() and not self.out.is_dir():
+            raise InputError(f"{self.out} is a file, and a fit needs a folder; give another one with --out.")
+
+    # The part.
+
+    @property
+    def _part_inputs(self) -> list[Any]:
+        config = self.config
+        return [self.file_mesh.hash, config.model.image_size, config.tolerance, config.plain]
+
+    def _find_part(self) -> dict[str, Any]:
+        found = find_symmetries(self.file_mesh, tolerance=Tolerance(distance=self.config.tolerance))
+        mesh, centre, scale = placed(self.file_mesh, found)
+        check_part(mesh, found, self.config.model.image_size)
+        assert found.group is not None
+        write_text(self.out / "work" / "inputs.json", json.dumps(self._identity))  # from here on the folder is ours
+        write_mesh(mesh, self.out / MESH_FILE)
+        write_text(
+            self.out / "models_info.json", json.dumps({"1": models_info(self.file_mesh, found)}, indent=2) + "\n"
+        )
+        write_text(self.out / "symmetries.json", json.dumps({mesh.name: found.group.to_dict()}, indent=1) + "\n")
+        fitpage.preview(mesh).save(self.out / "preview.png")
+        start = time.perf_counter()
+        render(mesh, looking_from(directions(64)), RenderSettings(size=self.config.model.image_size))
+        rate = 64 / (time.perf_counter() - start)
+        return {
+            "mesh": mesh.hash,
+            "triangles": len(mesh.faces),
+            "centre": centre,  # rendered = (file - centre) * scale
+            "scale": scale,
+            "background": [255, 255, 255] if self.config.plain else list(plain_colour(mesh)),
+            "symmetries": found.to_dict(),
+            "headline": _headline(found),
+            "words": found.found.words,
+            "renders_per_second": round(rate),
+        }
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """As it is rendered."""
+        return read_mesh(self.out / MESH_FILE)
+
+    @cached_property
+    def group(self) -> SymmetryGroup:
+        return SymmetryGroup.from_dict(self.part["symmetries"]["group"])
+
+    def data(self, split: str, length: int | None = None) -> VariedDataset:
+        """Renders of a split; all splits are drawn alike, and none shares an example with another."""
+        colour = tuple(self.part["background"])
+        settings = RenderSettings(size=self.config.model.image_size, background=colour)
+        variation = PLAIN if self.config.plain else CAMERA
+        if variation is CAMERA and colour != (255, 255, 255):  # nobody photographs parts before magenta
+            variation = replace(CAMERA, background=1.0)
+        return VariedDataset(
+            self.mesh,
+            settings,
+            variation,
+            symmetry=self.group,
+            seed=self.config.train.seed,
+            split=split,
+            length=length,
+            lookalikes=True,
+        )
+
+    def _look_around(self) -> dict[str, Any]:
+        found = view_ambiguity(self.mesh, self.config.views, quiet=self.quiet)
+        # answers come in whole orbits of the group: where some were missed, the orbit tells them
+        order = 1 if math.isinf(self.group.order) else int(self.group.order)
+        kinds = [
+            CURVE if view.continuous else str(-(-view.count // order) * order)  # rounded up
+            for view in found.views
+        ]
+        share = {kind: kinds.count(kind) / len(kinds) for kind in sorted(set(kinds), key=_rank)}
+        words = ", ".join(f"{100 * s:.0f} % fit {kind_words(kind)}" for kind, s in share.items())
+        return {
+            "directions": np.round(found.directions, 5).tolist(),
+            "kinds": kinds,
+            "shares": share,
+            "words": f"of {len(kinds)} directions {words}",
+        }
+
+    # The model.
+
+    def _train(self) -> dict[str, Any]:
+        config = self.config.train
+        data = self.data("train")
+        if self.group.order > 1 or data.lookalikes:
+            config = replace(config, labels_per_image=max(8, config.labels_per_image))
+        budget = f"{config.time_budget:g}s" if config.time_budget else f"{config.steps}steps"
+        folder = self.out / "training" / budget
+        before = [p for p in (self.out / "training").glob("*/best.safetensors") if p.parent != folder]
+        fresh = not (folder / "state.safetensors").exists()
+        start = load(max(before, key=lambda p: p.stat().st_mtime)) if before and fresh else None
+        trainer = Trainer(
+            "aquamam", self.config.model.to_dict(), config, data, self.data("valid", config.validation_size),
+            folder, start_from=start, device=self.device, quiet=self.quiet,
+        )  # fmt: skip
+        length = f"{config.time_budget / 60:.1f} minutes" if config.time_budget else f"{config.steps:,} steps"
+        self.say(f"training      {length}, {sum(p.numel() for p in trainer.model.parameters()):,} parameters")
+        self.curve = folder / "log.jsonl"
+        progress = trainer.fit(lambda *_: self._write_page())
+        self.best = folder / "best.safetensors"
+        self.tempered = self.out / "work" / "tempered.safetensors"
+        self.facts["training"] = {
+            "folder": str(folder.relative_to(self.out)),
+            "steps": progress.step,
+            "images": progress.images,
+            "elapsed": round(progress.elapsed, 1),
+            "best": progress.best,
+            "parameters": sum(p.numel() for p in trainer.model.parameters()),
+            "threads": torch.get_num_threads(),
+        }
+        self.say(f"trained       on {progress.images:,} renders; validation log-likelihood {progress.best:.3f}")
+        return self.facts["training"]
+
+    def _temper(self) -> dict[str, Any]:
+        model = load(self.best)  # a few images: on the CPU wherever the rest is done
+        assert isinstance(model, AQuaMaM)
+        data = self.data("temper", max(20, self.config.held_out // 2))
+        if data.alike is not None:
+            learn(model, alike=data.alike.to_dict())
+        factors = temper(model, data)
+        save_model(model, self.tempered)
+        return factors
+
+    def _calibrate(self) -> dict[str, Any]:
+        model = self._load(self.tempered)
+        calibration = calibrate(
+            model, self.data("calibration", self.config.held_out), LEVELS, samples=SAMPLES, groups=self.config.groups, quiet=self.quiet,
+        )  # fmt: skip
+        part = {k: self.part[k] for k in ("centre", "scale", "headline")}
+        info = {"part": {"name": self.mesh.name, **part}, "symmetries": self.part["symmetries"]}
+        save_model(model, self.out, info)
+        return {key: calibration[key] for key in ("images", "samples", "levels", "edges")}
+
+    def _load(self, path: Path) -> AQuaMaM:
+        model = load(path, device=self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        assert isinstance(model, AQuaMaM)
+        return model
+
+    # The judgement.
+
+    def _evaluate(self, views: dict[str, Any]) -> dict[str, Any]:
+        model, data = self._load(self.out / "model.safetensors"), self.data("test", self.config.held_out)
+        judged = evaluate(model, data, quiet=self.quiet)
+        about = {
+            "model": self.out.name or self.mesh.name,
+            "kind": model.kind,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "data": f"held-out renders of {self.mesh.name}",
+            "seconds": 0,
+        }
+        write_report(self.out, judged, data, about)
+        calibration = Calibration.from_dict(model.info["calibration"])  # type: ignore[index,arg-type]
+        score, spread = held_out_scores(model, data, samples=SAMPLES, quiet=self.quiet, title="covering")
+        held = {level: score <= calibration.mass(level, spread) for level in LEVELS}
+        seen_from = quat_to_matrix(judged.columns["truth"])[:, 2].numpy()
+        cell = cKDTree(np.array(views["directions"])).query(seen_from)[1]
+        listed = listed_kinds(judged.columns["listed"], data)
+        kinds = np.array(views["kinds"])[cell] if listed is None else listed
+        return {
+            "evaluation": {k: v for k, v in judged.to_dict().items() if k not in ("curves", "worst", "unlikely")},
+            "classes": self._classes(judged, held, kinds),
+            "cells": _cells(judged, cell, len(views["kinds"])),
+            "pictures": {
+                "worst": fitpage.worst(data, judged.worst[:6]),
+                "unlikely": fitpage.worst(data, judged.unlikely[:6]),
+            },
+        }
+
+    def _classes(self, judged: Evaluation, held: dict[float, torch.Tensor], kinds: np.ndarray) -> list[dict[str, Any]]:
+        """Figures and coverage of all images and of each class of views."""
+        rows = []
+        for kind in ("all", *sorted(set(kinds.tolist()), key=_rank)):
+            mine = torch.from_numpy(kinds == kind) if kind != "all" else torch.ones(len(kinds), dtype=torch.bool)
+            n = int(mine.sum())
+            error = np.degrees(judged.columns["error.greedy"][mine].numpy())
+            row: dict[str, Any] = {
+                "kind": kind,
+                "words": "all views" if kind == "all" else kind_words(kind),
+                "images": n,
+                "mean_log_likelihood": float(judged.columns["log_likelihood"][mine].mean()),
+                "mean_error_deg": float(error.mean()),
+                "median_error_deg": float(np.median(error)),
+                "spread_deg": math.degrees(float(judged.columns["spread"][mine].mean())),
+                "coverage": {},
+            }
+            for level, inside in held.items():
+                share = float(inside[mine].double().mean())
+                # of the images here, and of as large a part of those that set the thresholds
+                se = math.sqrt(level * (1 - level) * 2 / n)
+                within = abs(share - level) <= 2 * se
+                row["coverage"][f"{level:g}"] = {"share": share, "se": se, "within_two_se": within}
+            rows.append(row)
+        return rows
+
+    def _write_page(self, *, done: bool = False) -> None:
+        self.page.write(self.facts, log=getattr(self, "curve", None), done=done)
+
+    @cached_property
+    def page(self) -> fitpage.Page:
+        return fitpage.Page(self.out, self.mesh, self.data("train"))
+
+
+def listed_kinds(counts: torch.Tensor, data: VariedDataset) -> np.ndarray | None:
+    """The class of each image by how many rotations are listed for its picture; None where the data list none, so that the nearest
+    direction must tell."""
+    if not data.lookalikes:
+        return None
+    (known,) = data.lookalikes.values()
+    return np.array([CURVE if known.continuous and count > 1 else str(count) for count in counts.tolist()])
+
+
+def _cells(judged: Evaluation, cell: np.ndarray, count: int) -> dict[str, list[Any]]:
+    """Of each direction's images the number, the mean error and the mean log-likelihood."""
+    number = np.bincount(cell, minlength=count)
+
+    def mean(values: np.ndarray) -> list[float | None]:
+        total = np.bincount(cell, values, minlength=count)
+        return [float(t / n) if n else None for t, n in zip(total, number)]
+
+    error = np.degrees(judged.columns["error.greedy"].numpy())
+    return {
+        "images": number.tolist(),
+        "error_deg": mean(error),
+        "log_likelihood": mean(judged.columns["log_likelihood"].numpy()),
+    }
+
+
+def _rank(kind: str) -> float:
+    return math.inf if kind == CURVE else float(kind)
+
+
+def kind_words(kind: str) -> str:
+    """A class of views in words."""
+    if kind == CURVE:
+        return "a curve of rotations"
+    return "one rotation" if kind == "1" else f"{kind} rotations"
+
+
+def _headline(found: Symmetries) -> str:
+    if found.group is None or found.group.order == 1:
+        return "none: no rotation leaves the look unchanged"
+    many = "infinitely many" if math.isinf(found.group.order) else f"{found.group.order}"
+    return f"{found.found.name}: {many} rotations look the same"
+
+
+def settings_for(budget: float) -> dict[str, int]:
+    """How many held-out images and views a time budget in seconds allows."""
+    return {"held_out": int(min(max(budget, 200), 2000)), "views": int(min(max(budget / 15, 16), 96))}

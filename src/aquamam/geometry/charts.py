@@ -1,0 +1,102 @@
+r"""Charts: a rotation as three of its quaternion's components, the fourth dropped.
+
+Both charts are one family. With the peak weight $\lambda$ the domain of the kept components is
+
+$$D_\lambda = \{u \in \mathbb{R}^3 : |u|^2 + \lambda \max_i u_i^2 \le 1\}, \qquad |u_i| \le h = 1/\sqrt{1 + \lambda}.$$
+
+- ``hemisphere``, $\lambda = 0$: the paper's (Section 2.2). Drop $q_w \ge 0$; D is the unit ball. Degenerate at 180 degrees, where $q_w \to 0$.
+- ``atlas``, $\lambda = 1$: drop the component of largest magnitude, made positive; four charts. $q_m \ge |u_i|$ is the second term
+  of D, and $q_m \ge 1/2$ everywhere, so nothing degenerates.
+
+The surface element of the half 3-sphere is $dS = du / q_m$, so a density of u becomes one of rotations (volume $\pi^2$) when multiplied
+by the dropped component $q_m$: the paper's diluting factor.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from aquamam.errors import InputError
+from aquamam.geometry.rotations import canonical
+
+
+class ChartPoint(NamedTuple):
+    """A rotation in a chart."""
+
+    chart: Int[Tensor, "*batch"]  # which component was dropped, as a number of the chart (0 for the hemisphere)
+    u: Float[Tensor, "*batch 3"]  # the kept components, in the order x, y, z, w
+    dropped: Float[Tensor, "*batch"]  # q_m >= 0
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One way to lay out rotations in a box; see the module's docstring for the family."""
+
+    name: str
+    components: tuple[int, ...]  # which component each chart drops (x, y, z, w = 0, 1, 2, 3)
+    peak: int  # lambda
+
+    @property
+    def count(self) -> int:
+        """Number of charts that cover SO(3)."""
+        return len(self.components)
+
+    @property
+    def half_width(self) -> float:
+        """Largest magnitude of a kept component."""
+        return 1 / math.sqrt(1 + self.peak)
+
+    def split(self, q: Float[Tensor, "*batch 4"]) -> ChartPoint:
+        """Chart index, kept components and dropped component of unit quaternions (xyzw, either sign)."""
+        q = canonical(q)
+        if self.count == 1:
+            return ChartPoint(torch.zeros(q.shape[:-1], dtype=torch.long, device=q.device), q[..., :3], q[..., 3])
+        index = q.abs().argmax(-1)
+        dropped = q.gather(-1, index[..., None])
+        q = torch.where(dropped < 0, -q, q) + 0.0  # no negative zeros: they would change the bin on an edge
+        kept = _KEPT.to(q.device)[index]
+        return ChartPoint(index, q.gather(-1, kept), dropped.abs().squeeze(-1))
+
+    def join(self, index: Int[Tensor, "*batch"], u: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 4"]:
+        """The canonical quaternion (xyzw) of a point of a chart; points outside the ball are pulled back to it."""
+        dropped = (1 - u.square().sum(-1, keepdim=True)).clamp_min(0).sqrt()
+        q = torch.cat([u, dropped], -1)
+        if self.count > 1:
+            q = q.gather(-1, _SLOT.to(q.device)[index])
+        return canonical(q / q.norm(dim=-1, keepdim=True))
+
+    def room(self, prefix: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
+        r"""Largest magnitude left for one more component, $r^2 = \min(1 - \Sigma - \lambda M, (1 - \Sigma) / (1 + \lambda))$.
+
+        $\Sigma$ and M are the sum and the maximum of the squares so far: either an earlier component stays the largest, or the new one is.
+        """
+        squares = prefix.square()
+        total = squares.sum(-1)
+        if not self.peak or prefix.shape[-1] == 0:
+            return ((1 - total) / (1 + self.peak)).clamp_min(0).sqrt()
+        return torch.minimum(1 - total - squares.amax(-1), (1 - total) / 2).clamp_min(0).sqrt()
+
+    def contains(self, u: Float[Tensor, "*batch 3"]) -> torch.Tensor:
+        """Whether points lie in the domain D."""
+        squares = u.square()
+        return squares.sum(-1) + self.peak * squares.amax(-1) <= 1
+
+
+# _KEPT[m] lists the components that chart m keeps; _SLOT[m][c] says where component c stands in [u, dropped].
+_KEPT = torch.tensor([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
+_SLOT = torch.tensor([[3, 0, 1, 2], [0, 3, 1, 2], [0, 1, 3, 2], [0, 1, 2, 3]])
+
+HEMISPHERE = Chart("hemisphere", (3,), 0)
+ATLAS = Chart("atlas", (0, 1, 2, 3), 1)
+CHARTS = {chart.name: chart for chart in (HEMISPHERE, ATLAS)}
+
+
+def get_chart(name: str) -> Chart:
+    """The chart of that name."""
+    if name not in CHARTS:
+        raise InputError(f"chart must be one of {', '.join(CHARTS)}, got {name!r}.")
+    return CHARTS[name]

@@ -1,0 +1,257 @@
+r"""The equivolumetric grid of $72 · 8^k$ rotations, a HEALPix grid of directions times a circle, and its cells.
+
+It is the grid of Yershova et al. (2010) as IPDF uses it: $R = R_x(a) R_z(b) R_x(c)$, where azimuth a and polar angle b
+are the centre of a HEALPix pixel, $12 · 4^k$ of them in ring order, and the tilt c is one of $6 · 2^k$ multiples of
+$2π / (6 · 2^k)$. Index = tilt index · $12 · 4^k$ + pixel. Equivalently $R e_x$ points at the pixel's centre, with the
+HEALPix axes x, y, z along y, z, x.
+
+A cell holds the rotations that turn $e_x$ into the pixel and whose twist about $e_x$, seen from the pixel's centre, is
+within half a step of the tilt. The Haar measure is $da \, d(\cos b) \, dc$, and the twist differs from c by a function
+of the direction alone: the cells cut SO(3) into equal volumes. (Arcs of c itself would do that too, but pixels at the
+poles span a quarter turn of azimuth, and cells there would never get shorter than 90 degrees.) A rotation is about
+28.9 / 2^k degrees from the centre of its cell on average; at k = 5 the farthest of a million was at 2.04.
+
+HEALPix is Górski et al. (2005): twelve faces, each an equal-area image of the unit square. A direction is kept as
+$\cos^2(b/2)$ and $\sin^2(b/2)$, which lose nothing at the poles.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from aquamam.errors import InputError
+from aquamam.geometry.rotations import as_unit_quat, canonical, inverse, multiply
+
+MAX_LEVEL = 12  # 0.01 degrees between neighbours; indices are far inside int64 and centres inside float64
+_MAX_LEVEL_AT_ONCE = 6  # 19 million rotations, 600 MB
+
+
+def _check_level(k: int, limit: int = MAX_LEVEL) -> None:
+    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= limit:
+        hint = "IPDF evaluates at 5" if limit == MAX_LEVEL else "finer grids come in pieces from so3_grid_chunks"
+        raise InputError(f"the grid level k must be an integer from 0 to {limit}, got {k!r}; {hint}.")
+
+
+def grid_size(k: int) -> int:
+    """Number of rotations of level k, $72 · 8^k$."""
+    _check_level(k)
+    return 72 * 8**k
+
+
+def cell_volume(k: int) -> float:
+    """Volume of every cell of level k, of pi**2 in all."""
+    return math.pi**2 / grid_size(k)
+
+
+# --- the grid ---------------------------------------------------------------------------------------------------------
+
+
+def grid_points(
+    index: Int64[Tensor, "*batch"], k: int, *, dtype: torch.dtype = torch.float64
+) -> Float[Tensor, "*batch 4"]:
+    """The grid rotations of level k with these indices, canonical xyzw."""
+    _check_index(index, k)
+    tilt, pixel = index // (12 * 4**k), index % (12 * 4**k)
+    up, down, azimuth = _pixel_centre(pixel, 2**k)
+    return _compose(up, down, azimuth, tilt.double() * _tilt_step(k)).to(dtype)
+
+
+def so3_grid(k: int, *, dtype: torch.dtype = torch.float64) -> Float[Tensor, "n 4"]:
+    """All rotations of level k, canonical xyzw."""
+    _check_level(k, _MAX_LEVEL_AT_ONCE)
+    return _collect(k, dtype, None)
+
+
+def so3_grid_chunks(
+    k: int,
+    *,
+    chunk: int = 2**18,
+    through: Float[Tensor, "4"] | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Iterator[Float[Tensor, "_ 4"]]:
+    """The rotations of level k in order, canonical xyzw, at most `chunk` at a time; memory does not grow with k.
+
+    With `through` the grid is turned as by `rotate_grid_to`.
+    """
+    size = grid_size(k)
+    if chunk < 1:
+        raise InputError(f"chunk must be at least 1, got {chunk}; the default is {2**18}.")
+    turn = None
+    if through is not None:
+        turn = multiply(inverse(grid_points(torch.tensor(size - 1), k)), as_unit_quat(through, "through"))
+    for start in range(0, size, chunk):
+        q = grid_points(torch.arange(start, min(start + chunk, size)), k)
+        yield (q if turn is None else multiply(q, turn)).to(dtype)
+
+
+def rotate_grid_to(q_true: Float[Tensor, "4"], k: int, *, dtype: torch.dtype = torch.float64) -> Float[Tensor, "n 4"]:
+    """The grid turned on the right so that its last rotation is q_true (xyzw), as IPDF is evaluated."""
+    _check_level(k, _MAX_LEVEL_AT_ONCE)
+    return _collect(k, dtype, q_true)
+
+
+def _collect(k: int, dtype: torch.dtype, through: Tensor | None) -> Tensor:
+    grid, start = torch.empty(grid_size(k), 4, dtype=dtype), 0
+    for q in so3_grid_chunks(k, through=through, dtype=dtype):
+        grid[start : start + len(q)] = q
+        start += len(q)
+    return grid
+
+
+# --- its cells --------------------------------------------------------------------------------------------------------
+
+
+def grid_cell_of(q: Float[Tensor, "*batch 4"], k: int) -> Int64[Tensor, "*batch"]:
+    """Index of the cell of level k that contains each rotation, xyzw of either sign."""
+    _check_level(k)
+    q = canonical(q.double())
+    face, x, y = _to_face(*_direction(q))
+    corner = 2**k - 1  # a point on the upper edge of a face belongs to its last pixel
+    ix, iy = ((2**k * t).floor().long().clamp(0, corner) for t in (x, y))
+    pixel = _ring_index(face, ix, iy, 2**k)
+    arc = (_twist(*_pixel_centre(pixel, 2**k), q) / _tilt_step(k)).round().long() % (6 * 2**k)
+    return arc * (12 * 4**k) + pixel
+
+
+def random_in_cell(
+    index: Int64[Tensor, "*batch"],
+    k: int,
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Float[Tensor, "*batch 4"]:
+    """One rotation drawn uniformly from each of these cells of level k, canonical xyzw."""
+    _check_index(index, k)
+    nside, pixels = 2**k, 12 * 4**k
+    source = generator.device if generator is not None else index.device
+    noise = torch.rand(*index.shape, 3, generator=generator, dtype=torch.float64, device=source).to(index.device)
+    centre = _pixel_centre(index % pixels, nside)
+    face, x, y = _to_face(*centre)
+    x = ((nside * x).floor() + noise[..., 0]) / nside
+    y = ((nside * y).floor() + noise[..., 1]) / nside
+    direction = _from_face(face, x, y)
+    offset = _twist(*centre, _compose(*direction, torch.zeros_like(x)))
+    tilt = (index // pixels + noise[..., 2] - 0.5) * _tilt_step(k)
+    return _compose(*direction, tilt - offset).to(dtype)
+
+
+def _check_index(index: Tensor, k: int) -> None:
+    size = grid_size(k)
+    if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < size):
+        raise InputError(
+            f"cell indices of level {k} must be in [0, {size}), got [{int(index.min())}, {int(index.max())}]; "
+            "check the level."
+        )
+
+
+def _tilt_step(k: int) -> float:
+    return 2 * math.pi / (6 * 2**k)
+
+
+def _compose(up: Tensor, down: Tensor, azimuth: Tensor, tilt: Tensor) -> Tensor:
+    """The quaternion of $R_x(a) R_z(b) R_x(c)$ from cos^2(b/2), sin^2(b/2), a and c."""
+    cosine, sine = up.clamp_min(0).sqrt(), down.clamp_min(0).sqrt()
+    total, difference = (azimuth + tilt) / 2, (azimuth - tilt) / 2
+    return canonical(
+        torch.stack(
+            (
+                cosine * torch.sin(total),
+                -sine * torch.sin(difference),
+                sine * torch.cos(difference),
+                cosine * torch.cos(total),
+            ),
+            -1,
+        )
+    )
+
+
+def _direction(q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """cos^2(b/2), sin^2(b/2) and azimuth of the direction into which q turns e_x."""
+    x, y, z, w = q.unbind(-1)
+    return w.square() + x.square(), y.square() + z.square(), torch.atan2(x, w) + torch.atan2(-y, z)
+
+
+def _twist(up: Tensor, down: Tensor, azimuth: Tensor, q: Tensor) -> Tensor:
+    """Angle about e_x by which q differs from the shortest way from a direction's untilted rotation to its own."""
+    seen = multiply(inverse(_compose(up, down, azimuth, torch.zeros_like(azimuth))), q)
+    return 2 * torch.atan2(seen[..., 0], seen[..., 3])
+
+
+# --- HEALPix ----------------------------------------------------------------------------------------------------------
+
+
+def _pixel_centre(pixel: Tensor, nside: int) -> tuple[Tensor, Tensor, Tensor]:
+    """cos^2(b/2), sin^2(b/2) and azimuth of pixels in ring order, float64."""
+    pixels, cap = 12 * nside**2, 2 * nside * (nside - 1)
+    # Belt: rings nside..3 nside of 4 nside pixels each, every other one shifted by half a pixel.
+    belt = pixel - cap
+    ring = nside + belt.div(4 * nside, rounding_mode="floor")
+    shift = 0.5 * (1 - (ring - nside) % 2).double()
+    azimuth = ((belt % (4 * nside)).double() + shift) * (math.pi / (2 * nside))
+    z = (2 * nside - ring).double() * (2 / (3 * nside))
+    # Caps: ring i has 4 i pixels, so 2 i (i - 1) lie before it; the southern one is the northern one read backwards.
+    north, south = pixel < cap, pixel >= pixels - cap
+    p = torch.where(south, pixels - 1 - pixel, pixel)
+    i = ((1 + (1 + 2 * p.double()).sqrt()) / 2).floor().long()
+    i = i - (2 * i * (i - 1) > p).long()  # the root may round up
+    j = p - 2 * i * (i - 1)
+    cap_azimuth = (torch.where(south, 4 * i - 1 - j, j).double() + 0.5) * (math.pi / 2) / i
+    near = i.double() ** 2 / (6 * nside**2)
+    up = torch.where(north, 1 - near, torch.where(south, near, (1 + z) / 2))
+    down = torch.where(north, near, torch.where(south, 1 - near, (1 - z) / 2))
+    return up, down, torch.where(north | south, cap_azimuth, azimuth)
+
+
+def _to_face(up: Tensor, down: Tensor, azimuth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The face, 0 to 11, of directions and their place in its unit square."""
+    quarter = torch.remainder(azimuth * (2 / math.pi), 4)
+    quarter = torch.where(quarter < 4, quarter, 0.0)  # remainder rounds tiny negative numbers to 4
+    # Belt |z| <= 2/3: straight lines; the falling and rising edge coordinates count the faces.
+    z = up - down
+    falling, rising = quarter + 0.5 - 0.75 * z, quarter + 0.5 + 0.75 * z
+    row, column = falling.floor(), rising.floor()
+    belt_face = torch.where(row == column, row % 4 + 4, torch.where(row < column, row % 4, column % 4 + 8))
+    belt_x, belt_y = rising - column, 1 - (falling - row)
+    # Caps: the four triangles narrow like the square root of the distance to the pole.
+    width = (6 * torch.minimum(up, down)).sqrt()
+    sector = quarter.floor()
+    a, b = (quarter - sector) * width, (1 - (quarter - sector)) * width
+    north = up > down
+    cap_face = torch.where(north, sector, sector + 8)
+    cap_x, cap_y = torch.where(north, 1 - b, a), torch.where(north, 1 - a, b)
+    belt = width >= 1
+    face = torch.where(belt, belt_face, cap_face).long()
+    return face, torch.where(belt, belt_x, cap_x), torch.where(belt, belt_y, cap_y)
+
+
+def _face_corner(face: Tensor) -> tuple[Tensor, Tensor]:
+    """Distance of a face's southern corner from the north pole, and azimuth of its middle in eighths of a turn."""
+    return face // 4 + 2, 2 * (face % 4) + (face // 4 != 1).long()
+
+
+def _from_face(face: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """cos^2(b/2), sin^2(b/2) and azimuth of a place in a face."""
+    south, middle = _face_corner(face)
+    ring = south - x - y  # 0 at the north pole, 4 at the south pole
+    width = torch.minimum(ring, 4 - ring).clamp(0, 1)
+    near = width.square() / 6
+    z = (2 - ring) * (2 / 3)
+    up = torch.where(ring < 1, 1 - near, torch.where(ring > 3, near, (1 + z) / 2))
+    down = torch.where(ring < 1, near, torch.where(ring > 3, 1 - near, (1 - z) / 2))
+    azimuth = (math.pi / 4) * (middle + (x - y) / torch.where(width > 0, width, 1.0))
+    return up, down, azimuth
+
+
+def _ring_index(face: Tensor, ix: Tensor, iy: Tensor, nside: int) -> Tensor:
+    """Ring-order index of the pixel in column ix and row iy of a face."""
+    south, middle = _face_corner(face)
+    ring = south * nside - ix - iy - 1  # 1 to 4 nside - 1
+    i = torch.minimum(torch.minimum(ring, 4 * nside - ring), torch.full_like(ring, nside))
+    pixels, cap = 12 * nside**2, 2 * nside * (nside - 1)
+    belt = cap + (ring - nside) * 4 * nside
+    before = torch.where(ring < nside, 2 * i * (i - 1), torch.where(ring > 3 * nside, pixels - 2 * i * (i + 1), belt))
+    odd = torch.where((ring >= nside) & (ring <= 3 * nside), (ring - nside) % 2, 0)
+    return before + torch.div(middle * i + ix - iy - 1 + odd, 2, rounding_mode="floor") % (4 * i)

@@ -1,0 +1,306 @@
+"""Symmetries of objects: the rotations R and R g look alike for every g of the object's group.
+
+Groups act on the object's side, in its own frame, and so know nothing about cameras.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from aquamam.errors import InputError
+from aquamam.geometry.rotations import (
+    as_rotation_matrix,
+    as_unit_quat,
+    canonical,
+    geodesic_angle,
+    inverse,
+    matrix_to_quat,
+    multiply,
+    quat_to_matrix,
+    rotate,
+    rotvec_to_quat,
+)
+
+MAX_ORDER = 360  # of the discrete elements
+SAME = math.radians(0.2)  # closer elements are one: files round, and 360 turns about one axis are a degree apart
+Vector = Sequence[float | int] | np.ndarray | Tensor  # three numbers of any length but zero
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SymmetryGroup:
+    """Discrete elements (xyzw, the identity first) and perhaps a continuous axis about which every angle looks alike.
+
+    With an axis the elements stand for whole cosets: the identity alone (a cone), or it and a flip (a cylinder).
+    """
+
+    elements: Float64[Tensor, "g 4"]
+    axis: Float64[Tensor, "3"] | None = None
+
+    def __post_init__(self) -> None:
+        elements = as_unit_quat(self.elements, "elements")
+        axis = None if self.axis is None else _unit(self.axis, "axis")
+        if axis is not None:
+            elements = _cosets(elements, axis)
+        identity = elements.new_tensor([0, 0, 0, 1])
+        distance = geodesic_angle(elements, identity)
+        if not len(elements) or float(distance.min()) > SAME:
+            raise InputError("a symmetry group must contain the identity, got none; add the quaternion [0, 0, 0, 1].")
+        first = int(distance.argmin())
+        elements = torch.cat((identity[None], elements[:first], elements[first + 1 :]))
+        if axis is None:
+            _check_group(elements)
+        object.__setattr__(self, "elements", elements)
+        object.__setattr__(self, "axis", axis)
+
+    @property
+    def order(self) -> int | float:
+        """Number of elements, infinite with a continuous axis."""
+        return math.inf if self.axis is not None else len(self.elements)
+
+    # --- what it is for -----------------------------------------------------------------------------------------------
+
+    def equivalents(self, q: Float[Tensor, "*batch 4"], count: int = 360) -> Float[Tensor, "*batch e 4"]:
+        """Every rotation that looks like q (xyzw), q itself first.
+
+        With a continuous axis, `count` evenly spaced turns about it for each discrete element.
+        """
+        group = self.elements
+        if self.axis is not None:
+            if count < 1:
+                raise InputError(f"count must be at least 1, got {count}; 360 samples every degree.")
+            turns = torch.arange(count, dtype=torch.float64) * (2 * math.pi / count)
+            group = multiply(group[:, None], rotvec_to_quat(turns[:, None] * self.axis)).flatten(0, 1)
+        return multiply(q.unsqueeze(-2), group.to(q))
+
+    def element(self, u: Float[Tensor, "*batch 2"]) -> Float64[Tensor, "*batch 4"]:
+        """A uniformly random element (xyzw) from two uniform numbers in [0, 1): one picks the coset, one the turn."""
+        u = u.double()
+        g = self.elements.to(u.device)[(u[..., 0] * len(self.elements)).long()]
+        if self.axis is not None:
+            g = multiply(g, rotvec_to_quat(2 * math.pi * u[..., 1:] * self.axis.to(u.device)))
+        return g
+
+    def distance(self, q1: Float[Tensor, "*#batch 4"], q2: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "..."]:
+        r"""Smallest geodesic angle from $q_1 g$ to $q_2$ (xyzw) over the whole group, in radians.
+
+        With $h = g^{-1} q_1^{-1} q_2 = (v, w)$ and an axis a, the best turn leaves
+        $2 atan2(|v - (v·a) a|, |(v·a, w)|)$.
+        """
+        return self._angles(self._left_over(q1, q2)).amin(-1)
+
+    def nearest(self, q: Float[Tensor, "*#batch 4"], reference: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "... 4"]:
+        """Of the rotations that look like q the one nearest to the reference (xyzw), so that tracks do not jump."""
+        left = self._left_over(q, reference)
+        best = self._angles(left).argmin(-1)
+        g = self.elements.to(left)[best]
+        if self.axis is not None:
+            h = left.gather(-2, best[..., None, None].expand(*best.shape, 1, 4)).squeeze(-2)
+            axis = self.axis.to(h)
+            turn = 2 * torch.atan2(h[..., :3] @ axis, h[..., 3])
+            g = multiply(g, rotvec_to_quat(turn.unsqueeze(-1) * axis))
+        return multiply(q, g)
+
+    def _left_over(self, q1: Tensor, q2: Tensor) -> Tensor:
+        """What remains from q1 g to q2, for every discrete element g on the last axis but one."""
+        between = multiply(inverse(q1), q2).unsqueeze(-2)
+        return multiply(inverse(self.elements).to(between), between)
+
+    def _angles(self, h: Tensor) -> Tensor:
+        v, w = h[..., :3], h[..., 3:]
+        if self.axis is not None:
+            axis = self.axis.to(h)
+            along = (v @ axis).unsqueeze(-1)
+            v, w = v - along * axis, torch.cat((along, w), -1)
+        return 2 * torch.atan2(torch.linalg.vector_norm(v, dim=-1), torch.linalg.vector_norm(w, dim=-1))
+
+    def conjugated(self, q: Float[Tensor, "4"]) -> "SymmetryGroup":
+        """The group of the same object in a frame turned by q (xyzw): x_new = q x_old, and so g_new = q g q^-1."""
+        q = as_unit_quat(q)
+        elements = multiply(multiply(q, self.elements), inverse(q))
+        return SymmetryGroup(elements=elements, axis=None if self.axis is None else rotate(q, self.axis))
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists for JSON."""
+        return {"elements": self.elements.tolist(), "axis": None if self.axis is None else self.axis.tolist()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "SymmetryGroup":
+        """The inverse of `to_dict`."""
+        if not isinstance(data, Mapping) or "elements" not in data:
+            raise InputError(f'a symmetry must be a dictionary with "elements" and perhaps "axis", got {data!r:.60}.')
+        axis = data.get("axis")
+        elements = as_unit_quat(data["elements"], "elements")
+        return cls(elements=elements, axis=None if axis is None else _unit(axis, "axis"))
+
+    def to_bop(self, center: Sequence[float | int] = (0.0, 0.0, 0.0)) -> dict[str, Any]:
+        """The symmetry entries of an object in BOP's models_info.json, for turns about `center` (in millimetres)."""
+        point = torch.tensor(center, dtype=torch.float64)
+        poses = torch.eye(4, dtype=torch.float64).repeat(len(self.elements) - 1, 1, 1)
+        poses[:, :3, :3] = quat_to_matrix(self.elements[1:])
+        poses[:, :3, 3] = point - poses[:, :3, :3] @ point
+        entry: dict[str, Any] = {}
+        if len(poses):
+            entry["symmetries_discrete"] = poses.flatten(1).tolist()
+        if self.axis is not None:
+            entry["symmetries_continuous"] = [{"axis": self.axis.tolist(), "offset": point.tolist()}]
+        return entry
+
+    @classmethod
+    def from_bop(cls, info: Mapping[str, Any]) -> "SymmetryGroup":
+        """The rotations of an object's entry in BOP's models_info.json; offsets and translations are dropped.
+
+        The listed symmetries are completed to the group that they generate.
+        """
+        try:
+            axes = [_unit(entry["axis"], "axis") for entry in info.get("symmetries_continuous", [])]
+            poses = [torch.tensor(pose, dtype=torch.float64).view(4, 4) for pose in info.get("symmetries_discrete", [])]
+        except (AttributeError, KeyError, TypeError, RuntimeError) as error:
+            raise InputError(
+                "BOP symmetries must be 4 x 4 matrices of 16 numbers and continuous ones {axis, offset}, got "
+                f"{info!r:.80}; check models_info.json."
+            ) from error
+        axis = axes[0] if axes else None
+        if axis is not None and any(float(torch.linalg.cross(axis, other).norm()) > SAME for other in axes):
+            raise InputError(
+                "an object can have one continuous axis, got two or more that differ, which make it a sphere; "
+                "a sphere has no orientation to learn."
+            )
+        if not poses:
+            return cls(elements=_identity(), axis=axis)
+        R = as_rotation_matrix(torch.stack(poses)[:, :3, :3], "symmetries_discrete")
+        return cls.generated(matrix_to_quat(R), axis=axis)
+
+    # --- groups by name -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def generated(cls, generators: Float[Tensor, "n 4"], axis: Vector | None = None) -> "SymmetryGroup":
+        """The smallest group that contains these rotations (xyzw) and every turn about the axis."""
+        steps, line = as_unit_quat(generators, "generators"), None if axis is None else _unit(axis, "axis")
+        if line is not None:
+            return cls(elements=torch.cat((_identity(), steps)), axis=line)
+        elements, start = _identity(), 0
+        while start < len(elements):  # multiply the newest elements until nothing new appears
+            products = multiply(elements[start:, None], steps).flatten(0, 1)
+            start = len(elements)
+            new = products[~_matches(products, elements).any(-1)]
+            while len(new):
+                elements = torch.cat((elements, new[:1]))
+                new = new[~_matches(new, new[:1]).any(-1)]
+                if len(elements) > MAX_ORDER:
+                    raise InputError(
+                        f"symmetries must generate at most {MAX_ORDER} rotations, got more; write turns about a line "
+                        "as a continuous axis, and give angles to 0.01 degrees."
+                    )
+        return cls(elements=elements)
+
+    @classmethod
+    def trivial(cls) -> "SymmetryGroup":
+        """No symmetry."""
+        return cls(elements=_identity())
+
+    @classmethod
+    def cyclic(cls, n: int, axis: Vector = (0.0, 0.0, 1.0)) -> "SymmetryGroup":
+        """The n turns by multiples of 360 / n degrees about an axis."""
+        if not 1 <= n <= MAX_ORDER:
+            raise InputError(f"n must be from 1 to {MAX_ORDER}, got {n}; use revolution for a continuous axis.")
+        turns = torch.arange(n, dtype=torch.float64) * (2 * math.pi / n)
+        return cls(elements=rotvec_to_quat(turns[:, None] * _unit(axis, "axis")))
+
+    @classmethod
+    def dihedral(cls, n: int, axis: Vector = (0.0, 0.0, 1.0), secondary: Vector = (1.0, 0.0, 0.0)) -> "SymmetryGroup":
+        """The 2n turns of an n-sided prism: cyclic(n, axis), and half turns about n lines, `secondary` among them."""
+        if not 1 <= n <= MAX_ORDER // 2:
+            raise InputError(f"n must be from 1 to {MAX_ORDER // 2}, got {n}; use revolution for a continuous axis.")
+        main, second = _unit(axis, "axis"), _unit(secondary, "secondary")
+        if abs(float(main @ second)) > SAME:
+            raise InputError(f"secondary must be perpendicular to axis, got cosine {float(main @ second):.3g}.")
+        turns = cls.cyclic(n, axis).elements
+        return cls(elements=torch.cat((turns, multiply(turns, torch.cat((second, second.new_zeros(1)))))))
+
+    @classmethod
+    def tetrahedral(cls) -> "SymmetryGroup":
+        """The 12 turns of a tetrahedron with vertices (1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)."""
+        return cls.generated(_turns((2, (0, 0, 1)), (3, (1, 1, 1))))
+
+    @classmethod
+    def octahedral(cls) -> "SymmetryGroup":
+        """The 24 turns of a cube or octahedron along the axes."""
+        return cls.generated(_turns((4, (0, 0, 1)), (3, (1, 1, 1))))
+
+    @classmethod
+    def icosahedral(cls) -> "SymmetryGroup":
+        """The 60 turns of an icosahedron whose vertices are the cyclic permutations of (0, ±1, ±(1 + sqrt 5) / 2)."""
+        return cls.generated(_turns((5, (0, 1, (1 + math.sqrt(5)) / 2)), (3, (1, 1, 1))))
+
+    @classmethod
+    def revolution(cls, axis: Vector = (0.0, 0.0, 1.0), flip: bool = False) -> "SymmetryGroup":
+        """Every turn about an axis (a cone), and with `flip` the half turns that reverse it too (a cylinder)."""
+        line = _unit(axis, "axis")
+        across = torch.linalg.cross(line, torch.eye(3, dtype=torch.float64)[line.abs().argmin()])
+        half_turn = torch.cat((across / across.norm(), across.new_zeros(1)))[None]
+        return cls(elements=torch.cat((_identity(), half_turn)) if flip else _identity(), axis=line)
+
+
+def _identity() -> Tensor:
+    return torch.tensor([[0, 0, 0, 1]], dtype=torch.float64)
+
+
+def _turns(*turns: tuple[int, Vector]) -> Tensor:
+    """One n-th of a turn about each axis."""
+    return rotvec_to_quat(torch.stack([2 * math.pi / n * _unit(axis, "axis") for n, axis in turns]))
+
+
+def told_symmetry(info: Mapping[str, Any]) -> SymmetryGroup | None:
+    """The group that the description of a fitted part's checkpoint tells; None if it tells none, or that there is no symmetry."""
+    told = info.get("symmetries")
+    data = told.get("group") if isinstance(told, Mapping) else None
+    group = None if data is None else SymmetryGroup.from_dict(data)
+    return None if group is None or group.order == 1 else group
+
+
+def _unit(vector: Any, name: str) -> Tensor:
+    try:
+        v = torch.as_tensor(vector, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be three numbers, got {vector!r:.60}; for example [0, 0, 1].") from error
+    if v.shape != (3,) or not bool(torch.isfinite(v).all()) or float(v.norm()) < 1e-6:
+        raise InputError(f"{name} must be three finite numbers, not all zero, got {v.tolist()}; for example [0, 0, 1].")
+    return v / v.norm()
+
+
+def _cosets(elements: Tensor, axis: Tensor) -> Tensor:
+    """The identity, and one flip of the axis if there is any."""
+    along = rotate(elements, axis) @ axis
+    tilted = along.abs() < math.cos(SAME)
+    if bool(tilted.any()):
+        raise InputError(
+            "symmetries beside a continuous axis must keep or reverse it, got one that tilts it, which makes a sphere; "
+            "a sphere has no orientation to learn."
+        )
+    flip = elements[along < 0][:1]
+    return torch.cat((_identity(), canonical(flip)))
+
+
+def _check_group(elements: Tensor) -> None:
+    """Distinct and closed; a finite closed set has its inverses."""
+    if int(_matches(elements, elements).sum(-1).amax()) > 1:
+        raise InputError("elements of a symmetry group must differ, got the same rotation twice; drop one.")
+    for q in elements:
+        if not bool(_matches(multiply(elements, q), elements).any(-1).all()):
+            raise InputError(
+                f"a symmetry group must hold the products of its elements, got {len(elements)} that lack some; "
+                "SymmetryGroup.generated completes them."
+            )
+
+
+def _matches(p: Tensor, q: Tensor) -> Tensor:
+    """Which of the rotations p (rows) and q (columns) are the same."""
+    return (p @ q.mT).abs() > math.cos(SAME / 2)

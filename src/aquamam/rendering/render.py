@@ -1,0 +1,248 @@
+"""Images of a mesh under rotations, without display, GL or GPU.
+
+Camera coordinates: x right, y up, z towards the viewer. The object turns about the origin, x_cam = R x_obj; the camera
+stands at (0, 0, distance) and looks at it; the light stands still with the camera.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from jaxtyping import Float64, Int64, UInt8
+from PIL import Image, ImageDraw, ImageFont
+
+from aquamam.config import Config
+from aquamam.errors import InputError
+from aquamam.rendering.meshes import GREY, Mesh
+
+Colour = tuple[int, int, int]
+Number = float | int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderSettings(Config):
+    """Everything besides mesh and rotation that decides an image; the defaults are the paper's camera and light."""
+
+    called = "a render setting"
+
+    size: int | tuple[int, int] = 224  # pixels: the side of a square, or (height, width)
+    supersample: int = 2  # n x n samples a pixel
+    distance: Number = 8.0  # from the camera to the origin, in the mesh's units
+    fov_deg: Number = 26.98  # vertical angle of view
+    near: Number = 0.05  # nothing nearer to the camera's plane is drawn
+    light: tuple[Number, Number, Number] = (0.0, 0.707, 1.414)  # direction towards the light, camera coordinates
+    diffuse: Number = 0.7
+    ambient: Number = 0.7  # with diffuse 0.7, colours up to 255 / 1.4 = 182 never saturate
+    colour: Colour = GREY  # of meshes that bring neither texture nor colours
+    background: Colour | str = (255, 255, 255)  # or "random": one colour an image, drawn from the seed
+
+    def __post_init__(self) -> None:
+        for field in ("distance", "fov_deg", "near", "diffuse", "ambient"):
+            object.__setattr__(self, field, float(getattr(self, field)))  # 8 and 8.0 are one setting
+        height, width = self.shape
+        if not (1 <= height <= 8192 and 1 <= width <= 8192):
+            raise InputError(f"size must lie between 1 and 8192 pixels, got {self.size}; 224 is the paper's.")
+        if not 1 <= self.supersample <= 8:
+            raise InputError(f"supersample must lie between 1 and 8, got {self.supersample}; 2 is the default.")
+        if not (0 < self.near < self.distance < math.inf):
+            raise InputError(
+                f"near and distance must satisfy 0 < near < distance, got {self.near} and {self.distance}."
+            )
+        if not 0 < self.fov_deg < 175:
+            raise InputError(f"fov_deg must lie between 0 and 175 degrees, got {self.fov_deg}.")
+        for field in ("diffuse", "ambient"):
+            if not 0 <= getattr(self, field) < math.inf:
+                raise InputError(f"{field} must be a number from 0 up, got {getattr(self, field)}; 0.7 is the paper's.")
+        if not (np.linalg.norm(self.light) > 0 and np.isfinite(self.light).all()):
+            raise InputError(f"light must be a direction other than zero, got {self.light}.")
+        for field in ("colour", "background"):
+            value = getattr(self, field)
+            if field == "background" and value == "random":
+                continue
+            if isinstance(value, str) or len(value) != 3 or not all(0 <= c <= 255 for c in value):
+                raise InputError(f"{field} must be three numbers from 0 to 255, or background 'random', got {value!r}.")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+
+def render(
+    mesh: Mesh,
+    R: Any,
+    settings: RenderSettings | None = None,
+    *,
+    seed: int | None = None,
+    first: int = 0,
+    lights: Any = None,
+    backgrounds: Any = None,
+    alpha: bool = False,
+    out: UInt8[np.ndarray, "n h w c"] | None = None,
+    backend: str = "auto",
+) -> UInt8[np.ndarray, "*batch h w c"]:
+    """Images (*batch, H, W, 3) of a mesh under rotations R, matrices (*batch, 3, 3) or quaternions xyzw (*batch, 4).
+
+    The same mesh, rotation and settings give the same bytes, whatever else is in the batch.
+
+    lights, backgrounds: one direction, one colour an image, (*batch, 3), instead of the settings'.
+    seed, first: background "random" is a function of the seed and the image's number, which starts at `first`.
+    alpha: a fourth channel with the share of each pixel that the object covers.
+    out: an array (n, H, W, 3 or 4), n the number of rotations, to draw into.
+    backend: "numba", "numpy" (slow, same picture within one level), or "auto", numba where it is installed.
+    """
+    from aquamam import raster  # numba takes its time to import
+
+    settings = settings or RenderSettings()
+    matrices, batch = _matrices(R)
+    n, (height, width) = len(matrices), settings.shape
+    shape = (n, height, width, 4 if alpha else 3)
+    if out is None:
+        out = np.empty(shape, np.uint8)
+    elif out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
+        raise InputError(f"out must be a contiguous uint8 array of shape {shape}, got {out.dtype} {out.shape}.")
+    if backgrounds is None and settings.background == "random":
+        if seed is None:
+            raise InputError("background 'random' needs a seed, got none; pass seed=0 or another integer.")
+        backgrounds = random_colours(n, seed=seed, first=first)
+    views = raster.Views(
+        rotations=matrices,
+        lights=_unit(_per_image("lights", settings.light if lights is None else lights, batch)),
+        backgrounds=_per_image("backgrounds", settings.background if backgrounds is None else backgrounds, (n,), batch)
+        .clip(0, 255)
+        .astype(np.uint8),
+    )
+    lens = raster.Lens(
+        distance=settings.distance,
+        tan_half_fov=math.tan(math.radians(settings.fov_deg) / 2),
+        near=settings.near,
+        diffuse=settings.diffuse,
+        ambient=settings.ambient,
+        supersample=settings.supersample,
+    )
+    raster.loop(backend)(_scene(mesh, settings.colour), views, lens, np.asarray(out))
+    return out.reshape(*batch, *shape[1:])
+
+
+def random_colours(n: int, *, seed: int, first: int = 0) -> UInt8[np.ndarray, "n 3"]:
+    """Colours of images first, first + 1, ... of a seed; each is a hash (splitmix64) of seed and number alone."""
+    mask = (1 << 64) - 1
+    with np.errstate(over="ignore"):
+        x = np.arange(first, first + n).astype(np.uint64) + np.uint64((seed * 0xD1342543DE82EF95) & mask)
+        x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+    return np.stack([(x >> np.uint64(shift)).astype(np.uint8) for shift in (56, 48, 40)], axis=-1)
+
+
+def _matrices(R: Any) -> tuple[Float64[np.ndarray, "n 3 3"], tuple[int, ...]]:
+    """Rotations as float64 matrices (n, 3, 3), checked, and their batch shape."""
+    if hasattr(R, "detach"):  # a torch tensor, perhaps on a GPU
+        R = R.detach().cpu()
+    R = np.asarray(R, dtype=np.float64)
+    if R.ndim >= 2 and R.shape[-2:] == (3, 3):
+        batch, R = R.shape[:-2], np.array(R.reshape(-1, 3, 3), order="C")  # a read-only view would compile anew
+        error = np.abs(R @ R.swapaxes(-1, -2) - np.eye(3)).max(initial=0.0)
+        if not (error < 1e-3 and (np.linalg.det(R) > 0).all()):
+            raise InputError(
+                "R must hold rotations (orthonormal, determinant 1), got matrices that are not; "
+                "normalise them, or look for a scale, a mirror or a transposed axis."
+            )
+        return R, batch
+    if R.ndim >= 1 and R.shape[-1] == 4:
+        batch, q = R.shape[:-1], R.reshape(-1, 4)
+        norm = np.sqrt((q * q).sum(-1, keepdims=True))
+        if not (np.abs(norm - 1) < 1e-3).all():
+            raise InputError("R must hold unit quaternions xyzw, got norms other than 1; divide them by their norm.")
+        x, y, z, w = np.moveaxis(q / norm, -1, 0)
+        rows = [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+        ]
+        return np.ascontiguousarray(np.moveaxis(np.array(rows), -1, 0)), batch
+    raise InputError(f"R must be matrices (*batch, 3, 3) or quaternions xyzw (*batch, 4), got shape {R.shape}.")
+
+
+def _per_image(name: str, values: Any, *batches: tuple[int, ...]) -> Float64[np.ndarray, "n 3"]:
+    """One row an image, from one for all or from an array of a batch's shape."""
+    values = np.asarray(values, dtype=np.float64)
+    n = math.prod(batches[0])
+    if values.shape == (3,):
+        return np.ascontiguousarray(np.broadcast_to(values, (n, 3)))
+    if values.shape not in {(*batch, 3) for batch in (*batches, (n,))}:
+        raise InputError(f"{name} must be (3,) or one row an image, ({n}, 3), got shape {values.shape}.")
+    return np.ascontiguousarray(values.reshape(n, 3))
+
+
+def _unit(v: Float64[np.ndarray, "n 3"]) -> Float64[np.ndarray, "n 3"]:
+    norm = np.sqrt((v * v).sum(-1, keepdims=True))
+    if not ((norm > 0) & np.isfinite(norm)).all():
+        raise InputError("lights must be directions other than zero, got a row that is zero or not finite.")
+    return v / norm
+
+
+_SCENES: WeakKeyDictionary[Mesh, Any] = WeakKeyDictionary()  # texture levels are worth keeping between calls
+
+
+def _scene(mesh: Mesh, colour: Colour) -> Any:
+    """The mesh in the layout of the compiled loop: fixed types, so that one compilation serves all meshes."""
+    from aquamam.rendering import raster
+
+    if mesh not in _SCENES:
+        colours = mesh.colours if mesh.colours is None or mesh.colours.ndim == 3 else mesh.colours[mesh.faces]
+        texels, levels = mipmaps(mesh.texture) if mesh.texture is not None else ([], np.zeros((0, 3)))
+        _SCENES[mesh] = (
+            np.array(mesh.vertices, np.float64),
+            np.array(mesh.faces, np.int32),
+            np.array(mesh.normals if mesh.normals is not None else np.zeros((0, 3, 3)), np.float32),
+            np.array(mesh.uv if mesh.uv is not None else np.zeros((0, 3, 2)), np.float32),
+            None if colours is None else np.array(colours, np.uint8),
+            np.array(texels, np.int64),
+            np.array(levels, np.int64),
+        )
+    arrays = list(_SCENES[mesh])
+    if arrays[4] is None:
+        arrays[4] = np.full((1, 3, 3), colour, np.uint8)
+    return raster.Scene(*arrays)
+
+
+def mipmaps(texture: UInt8[np.ndarray, "h w 3"]) -> tuple[Int64[np.ndarray, "n"], np.ndarray]:
+    """A texture and its halvings down to one texel, flat one after another; rows (offset, height, width)."""
+    level, pieces, rows, offset = texture, [], [], 0
+    while True:
+        h, w = level.shape[:2]
+        pieces.append(level.astype(np.int64) @ np.array([1, 1 << 20, 1 << 40]))
+        rows.append((offset, h, w))
+        offset += h * w
+        if h == w == 1:
+            return np.concatenate([p.reshape(-1) for p in pieces]), np.array(rows)
+        even = np.pad(level, ((0, h % 2 if h > 1 else 1), (0, w % 2 if w > 1 else 1), (0, 0)), mode="edge")
+        h, w = even.shape[0] // 2, even.shape[1] // 2
+        total = even.reshape(h, 2, w, 2, 3).astype(np.uint16).sum((1, 3), dtype=np.uint16)
+        level = ((total + 2) // 4).astype(np.uint8)
+
+
+def contact_sheet(
+    images: UInt8[np.ndarray, "n h w c"], columns: int = 8, labels: list[str] | None = None, gap: int = 4
+) -> Image.Image:
+    """Images side by side, `columns` a row, each with its label below."""
+    n, h, w = images.shape[:3]
+    if columns < 1:
+        raise InputError(f"columns must be at least 1, got {columns}.")
+    if labels is not None and len(labels) != n:
+        raise InputError(f"labels must be one an image, got {len(labels)} for {n} images.")
+    columns = max(1, min(columns, n))
+    lines = max((label.count("\n") + 1 for label in labels), default=0) if labels else 0
+    row = h + gap + 13 * lines
+    sheet = Image.new("RGB", (columns * (w + gap) + gap, max(1, -(-n // columns)) * row + gap), (236, 236, 238))
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(11)
+    for i in range(n):
+        x, y = gap + i % columns * (w + gap), gap + i // columns * row
+        sheet.paste(Image.fromarray(np.ascontiguousarray(images[i, ..., :3])), (x, y))
+        if labels:
+            pen.multiline_text((x + 1, y + h), labels[i], fill=(30, 30, 34), font=font, spacing=1)
+    return sheet

@@ -1,0 +1,226 @@
+"""The finite groups of rotations, fitted to rotations that were found one by one.
+
+There are no others than the turns of a pyramid (C), of a prism (D) and of the regular solids (T, O, I). What a search finds is inexact and
+may lack some elements; the group that it nearly is, placed where it fits best, is exact and whole.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from scipy.spatial.transform import Rotation
+
+from aquamam.geometry.symmetry import MAX_ORDER, SymmetryGroup
+
+APART = math.radians(1.0)  # found rotations and axes nearer than this are one
+LEAN = math.radians(4.0)  # how far angles between found axes may be from a group's
+PHI = (1 + 5**0.5) / 2
+SOLIDS = {  # name: order of an axis, two such axes at an acute angle
+    "I": (5, (0, 1, PHI), (0, -1, PHI)),
+    "O": (4, (0, 0, 1), (1, 0, 0)),
+    "T": (3, (1, 1, 1), (1, 1, -1)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedGroup:
+    """A group and its name: none, C2, ..., D2, ..., T, O, I, revolution, revolution with flip, or sphere (which has no `group`)."""
+
+    name: str
+    group: SymmetryGroup | None
+
+    @property
+    def axis(self) -> Float64[np.ndarray, "3"] | None:
+        """The continuous axis."""
+        return None if self.group is None or self.group.axis is None else self.group.axis.numpy()
+
+    def samples(self, angles: Float64[np.ndarray, " n"]) -> Rotation:
+        """All elements but the identity; of continuous ones, turns by these angles for each coset."""
+        if self.group is None:
+            return Rotation.from_quat(np.random.default_rng(0).normal(size=(len(angles), 4)))
+        elements = Rotation.from_quat(self.group.elements.numpy())
+        if self.axis is None:
+            return elements[1:]
+        free = turns(self.axis, angles)
+        return Rotation.concatenate([g * free for g in elements])
+
+    @property
+    def words(self) -> list[str]:
+        """What it does, in lines."""
+        if self.group is None:
+            return ["every rotation: it is a sphere"]
+        if self.axis is not None:
+            flips = ["and the half turns about every axis across it"] if len(self.group.elements) > 1 else []
+            return [f"every turn about {arrow(self.axis)}", *flips]
+        if self.group.order == 1:
+            return []
+        axes: dict[int, list] = {}
+        for line in lines_of(Rotation.from_quat(self.group.elements[1:].numpy())):
+            axes.setdefault(line.order, []).append(line.axis)
+        words = []
+        for order, lines in sorted(axes.items(), reverse=True):
+            what = "half turns" if order == 2 else f"turns by {360 / order:.4g}°"
+            many = f"{len(lines)} axes, one of them " if len(lines) > 3 else ""
+            words.append(f"{what} about {many}{', '.join(arrow(axis) for axis in lines[: 1 if many else 3])}")
+        return words
+
+
+def arrow(axis: Float64[np.ndarray, "3"]) -> str:
+    """An axis to print, its first coordinate that is not zero made positive."""
+    lead = axis[np.argmax(np.abs(axis) > 1e-3)]
+    return "(" + ", ".join(f"{x + 0.0:.3f}" for x in np.round(axis * np.sign(lead), 3)) + ")"
+
+
+def turns(axis: Float64[np.ndarray, "3"], angles: Float64[np.ndarray, " n"]) -> Rotation:
+    """Turns about an axis by angles in radians."""
+    return Rotation.from_rotvec(np.outer(angles, axis / np.linalg.norm(axis)))
+
+
+def across(axis: Float64[np.ndarray, "3"], angles: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 3"]:
+    """Unit vectors perpendicular to an axis, at these angles from one of them."""
+    axis = axis / np.linalg.norm(axis)
+    first = np.cross(axis, np.eye(3)[np.abs(axis).argmin()])
+    first /= np.linalg.norm(first)
+    return np.cos(angles)[:, None] * first + np.sin(angles)[:, None] * np.cross(axis, first)
+
+
+NONE = NamedGroup(name="none", group=SymmetryGroup.trivial())
+SPHERE = NamedGroup(name="sphere", group=None)
+
+
+def revolution(axis: Float64[np.ndarray, "3"], flip: bool) -> NamedGroup:
+    """Every turn about an axis, and with `flip` the half turns across it."""
+    name = "revolution with flip" if flip else "revolution"
+    return NamedGroup(name=name, group=SymmetryGroup.revolution(axis, flip=flip))
+
+
+# --- found rotations --------------------------------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    """An axis, and the number of equal turns about it that were found, no turn at all among them."""
+
+    axis: Float64[np.ndarray, "3"]
+    order: int
+
+
+def distinct(found: Rotation, apart: float = APART) -> Rotation:
+    """Of rotations that are nearly the same the first; the identity is left out."""
+    q = found.as_quat().reshape(-1, 4)
+    kept = [np.array([0.0, 0, 0, 1])]
+    for row in q:
+        if np.abs(np.array(kept) @ row).max() < math.cos(apart / 2):
+            kept.append(row)
+    return Rotation.from_quat(np.array(kept[1:]).reshape(-1, 4))
+
+
+def lines_of(found: Rotation) -> list[Line]:
+    """The axes of rotations, those of highest order first."""
+    vectors = found.as_rotvec().reshape(-1, 3)
+    length = np.linalg.norm(vectors, axis=-1)
+    groups: list[tuple[np.ndarray, list[float]]] = []  # sum of axes, angles about it
+    for vector, angle in zip(vectors[length > APART], length[length > APART]):
+        axis = vector / angle
+        for i, (total, angles) in enumerate(groups):
+            cosine = total @ axis / np.linalg.norm(total)
+            if abs(cosine) > math.cos(APART):
+                groups[i] = (total + np.sign(cosine) * axis, angles)
+                angles.append(float(np.sign(cosine) * angle))
+                break
+        else:
+            groups.append((axis, [float(angle)]))
+    lines = [Line(total / np.linalg.norm(total), _order(np.array([0.0, *angles]))) for total, angles in groups]
+    return sorted((line for line in lines if line.order > 1), key=lambda line: -line.order)
+
+
+def _order(angles: Float64[np.ndarray, " n"]) -> int:
+    """The largest n of which all multiples of a turn by 1/n are among the angles."""
+    for n in range(min(len(angles), MAX_ORDER), 1, -1):
+        gap = np.arange(n)[:, None] * (2 * math.pi / n) - angles
+        gap -= 2 * math.pi * np.round(gap / (2 * math.pi))
+        if np.abs(gap).min(1).max() < APART:
+            return n
+    return 1
+
+
+# --- the group that they are ------------------------------------------------------------------------------------------
+
+
+def fit_group(found: Rotation, holds: Callable[[Rotation], bool]) -> NamedGroup:
+    """The largest group near to these rotations, all of whose elements `holds` confirms."""
+    found = distinct(found)
+    candidates = sorted(_candidates(lines_of(found)), key=lambda c: -c.order)
+    for candidate in candidates:
+        placed = candidate.placed(found)
+        if holds(Rotation.from_quat(placed.elements[1:].numpy())):
+            return NamedGroup(name=candidate.name, group=placed)
+    return NONE
+
+
+class _Candidate(NamedTuple):
+    name: str
+    order: int
+    base: Callable[[], SymmetryGroup]
+    own: tuple[Float64[np.ndarray, "3"], ...]  # axes of the base
+    seen: tuple[Float64[np.ndarray, "3"], ...]  # where they were found
+
+    def placed(self, found: Rotation) -> SymmetryGroup:
+        """The group where its axes were found, then moved so that all its elements fit."""
+        base = self.base()
+        place = _frame(*self.seen) * _frame(*self.own).inv()
+        mine = Rotation.from_quat(base.elements[1:].numpy())
+        for _ in range(3):
+            here = place * mine * place.inv()
+            cosine = np.abs(here.as_quat() @ found.as_quat().T)
+            near = cosine.max(1) > math.cos(2 * LEAN / 2)
+            if not near.any() or len(self.seen) < 2:
+                break
+            target = found[cosine.argmax(1)[near]].as_rotvec()
+            now = here[near].as_rotvec()
+            target *= np.where((target * now).sum(-1, keepdims=True) < 0, -1.0, 1.0)  # half turns have two
+            place = Rotation.align_vectors(target, now)[0] * place
+        return base.conjugated(torch.from_numpy(place.as_quat()))
+
+
+def _frame(first: Float64[np.ndarray, "3"], second: Float64[np.ndarray, "3"] | None = None) -> Rotation:
+    """A rotation that takes z to the first vector and x to the side of the second."""
+    z = np.asarray(first, float) / np.linalg.norm(first)
+    side = across(z, np.zeros(1))[0] if second is None else np.asarray(second, float)
+    x = side - (side @ z) * z
+    x /= np.linalg.norm(x)
+    return Rotation.from_matrix(np.stack([x, np.cross(z, x), z], -1))
+
+
+def _candidates(lines: list[Line]) -> Iterator[_Candidate]:
+    """Groups that have some of these axes, with more elements than were found perhaps."""
+    makers = {"I": SymmetryGroup.icosahedral, "O": SymmetryGroup.octahedral, "T": SymmetryGroup.tetrahedral}
+    for name, (order, a, b) in SOLIDS.items():
+        angle = math.acos(np.dot(a, b) / np.dot(a, a))
+        pairs = _pairs([line.axis for line in lines if line.order % order == 0], angle)
+        for seen in pairs[:4]:
+            own = (np.array(a, float), np.array(b, float))
+            yield _Candidate(name, {"I": 60, "O": 24, "T": 12}[name], makers[name], own, seen)
+    z, x = np.array([0.0, 0, 1]), np.array([1.0, 0, 0])
+    for line in lines[:40]:
+        for n in (n for n in range(2, line.order + 1) if line.order % n == 0):
+            yield _Candidate(f"C{n}", n, partial(SymmetryGroup.cyclic, n), (z,), (line.axis,))
+            halves = [o.axis for o in lines if o.order % 2 == 0 and abs(o.axis @ line.axis) < math.sin(LEAN)]
+            for half in halves if n < line.order else halves[:1]:
+                if 2 * n <= MAX_ORDER:
+                    yield _Candidate(f"D{n}", 2 * n, partial(SymmetryGroup.dihedral, n), (z, x), (line.axis, half))
+
+
+def _pairs(axes: list[np.ndarray], angle: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of axes at an angle of at most 90 degrees, the second turned to its acute side."""
+    found = []
+    for i, a in enumerate(axes):
+        for b in axes[i + 1 :]:
+            b = b if a @ b >= 0 else -b
+            if abs(math.acos(min(1.0, a @ b)) - angle) < LEAN:
+                found.append((a, b))
+    return found

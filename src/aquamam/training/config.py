@@ -1,0 +1,94 @@
+"""How to train: one frozen config, and schedules that are functions of progress alone."""
+
+import math
+from dataclasses import dataclass
+
+from aquamam.config import Config
+from aquamam.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Config):
+    """Everything that decides a training run besides the model and the data."""
+
+    called = "a training config"
+
+    schedule: str = "cosine"  # warm-up, then cosine to zero; or "plateau": the paper's
+    steps: int = 20_000  # length of the cosine schedule; for "plateau" the most steps it may take
+    time_budget: float = 0.0  # seconds; if set, the cosine schedule runs over wall-clock time instead of steps
+    batch_size: int = 128  # over all processes
+    optimizer: str = "muon"  # Muon for hidden matrices and AdamW for the rest; or "adamw", "adam"
+    lr: float = 1.5e-3
+    head_rate: float = 3.0  # the output layers learn so many times as fast: they must become sharp
+    scale_rate: float = 3.0  # and so many times their learnt factors, which set how sure they are
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 1e-8
+    weight_decay: float = 0.02
+    clip: float = 1.0  # largest norm of the gradient; 0 for none
+    warmup: float = 0.02  # share of the schedule
+    smoothing: float = 12.0  # Gaussian width of the bin labels in bins, at the start
+    smoothing_share: float = 0.4  # share of the schedule after which labels are exact
+    frozen_norms: float = (
+        1.0  # share of the schedule after which batch norms keep their statistics, whose noise hides small angles
+    )
+    averaging: float = 0.999  # decay of the weights' running mean, which is what is validated and saved; 0 for none
+    labels_per_image: int = 1  # equivalent true rotations used for each image and step
+    augment: str = "none"  # mild or strong
+    epoch_size: int = 0  # examples in an epoch where the data is endless
+    patience: int = 5  # plateau: epochs without improvement before the rate is halved
+    validate_every: int = 500  # steps; for "plateau" an epoch
+    validation_size: int = 2_000
+    checkpoint_seconds: float = 60.0
+    precision: str = "float32"  # or "bfloat16": autocast
+    compile: bool = False
+    threads: int = 2  # for preparing data
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("schedule", ("cosine", "plateau")),
+            ("optimizer", ("muon", "adamw", "adam")),
+            ("precision", ("float32", "bfloat16")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}.")
+        for name in ("steps", "batch_size", "labels_per_image", "validate_every", "validation_size", "patience"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("lr", "head_rate", "scale_rate", "eps", "checkpoint_seconds"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be positive, got {getattr(self, name)}.")
+        for name in ("time_budget", "weight_decay", "clip", "smoothing", "threads", "epoch_size"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must not be negative, got {getattr(self, name)}.")
+        for name in ("warmup", "smoothing_share", "averaging"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} must lie in [0, 1), got {getattr(self, name)}.")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed must lie in [0, 2^31), got {self.seed}.")
+        if not 0 <= self.frozen_norms <= 1:
+            raise InputError(f"frozen_norms must lie in [0, 1], got {self.frozen_norms}; 1 never freezes them.")
+        if self.schedule == "plateau" and self.time_budget:
+            raise InputError("a time budget needs schedule=cosine; the paper's plateau schedule ends by itself.")
+
+    def learning_rate(self, progress: float) -> float:
+        """Linear warm-up, then cosine to zero; constant for "plateau", whose halvings are kept by the run."""
+        if self.schedule == "plateau":
+            return self.lr
+        if progress < self.warmup:
+            return self.lr * max(progress / self.warmup, 1e-3)
+        return self.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - self.warmup) / (1 - self.warmup))))
+
+    def label_width(self, progress: float) -> float:
+        """Gaussian width of the bin labels, linear to zero; below half a bin it is zero."""
+        if not self.smoothing_share:
+            return 0.0
+        width = self.smoothing * (1 - progress / self.smoothing_share)
+        return width if width > 0.5 else 0.0
+
+
+# The paper's recipe (Section A.5): Adam, rate halved after five epochs without improvement.
+PAPER = TrainConfig(
+    schedule="plateau", steps=10_000_000, optimizer="adam", lr=1e-4, head_rate=1.0, betas=(0.9, 0.999), eps=1e-9,
+    weight_decay=0.0, clip=0.0, smoothing=0.0, averaging=0.0, epoch_size=500_000, validation_size=10_000,
+)  # fmt: skip
