@@ -1,7 +1,6 @@
 """Data sets on disk: however many processes write them, killed or out of disk, they end as the same bytes."""
 
 import errno
-import io
 import json
 import os
 import pickle
@@ -17,15 +16,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aquamam.data.disk import layout
-from aquamam.data.disk import writing
+from aquamam import files
 from aquamam.data.base import UnreadableExample
-from aquamam.data.random import haar, uniforms
+from aquamam.data.disk import layout, writing
 from aquamam.data.disk.layout import Manifest, shard_size_for
-from aquamam.data.recipe import Recipe
-from aquamam.data.renders import RenderedDataset
 from aquamam.data.disk.store import StoredDataset
 from aquamam.data.disk.writing import write_dataset
+from aquamam.data.random import haar, uniforms
+from aquamam.data.recipe import Recipe
+from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
@@ -187,7 +186,7 @@ def test_a_full_disk_is_told_in_one_sentence_and_leaves_whole_shards(tmp_path, m
             raise OSError(errno.ENOSPC, "No space left on device")
         replace(source, target)
 
-    monkeypatch.setattr(layout.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match=r"^the disk of .* is full after \d+ of 35 images, all of them whole; .*\.$"):
         write_dataset(tmp_path / "set", *ingredients(encoding))
     assert not list((tmp_path / "set").rglob("*.tmp"))
@@ -199,33 +198,10 @@ def test_a_full_disk_is_told_in_one_sentence_and_leaves_whole_shards(tmp_path, m
     assert contents(tmp_path / "set") == contents(tmp_path / "fresh")
 
 
-def test_a_disk_that_fills_while_an_array_is_written_says_so(tmp_path, monkeypatch):
-    """NumPy's own writer reports a short write without its reason."""
-
-    class Full(io.FileIO):
-        def write(self, content):
-            if memoryview(content).nbytes > 1000:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return super().write(content)
-
-    monkeypatch.setattr(Path, "open", lambda path, mode: Full(path, mode))
-    with pytest.raises(OSError, match="No space left") as error:
-        layout.write_file(tmp_path / "a.npy", np.zeros((100, 100)))
-    assert error.value.errno == errno.ENOSPC
-    assert not list(tmp_path.iterdir())
-
-
-def test_arrays_are_written_as_numpy_writes_them(tmp_path):
-    for array in (np.arange(6.0).reshape(2, 3), np.arange(12, dtype=np.int64).reshape(6, 2)[::2], np.zeros((0, 4))):
-        layout.write_file(tmp_path / "a.npy", array)
-        np.save(tmp_path / "b.npy", np.ascontiguousarray(array))
-        assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
-
-
 def test_failure_in_a_worker_reaches_the_caller(tmp_path):
     recipe, manifest = ingredients()
     (tmp_path / "train").write_text("a file where the folder should be")
-    layout.write_file(tmp_path / layout.MANIFEST, manifest.to_bytes())
+    files.write_bytes(tmp_path / layout.MANIFEST, manifest.to_bytes())
     with pytest.raises(FileExistsError):
         write_dataset(tmp_path, recipe, manifest, workers=2)
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from aquamam.posterior.distribution import learn
 from aquamam.errors import InputError
+from aquamam.files import write_bytes, write_json
 from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.posterior.distribution import learn
 
 FORMAT = "aquamam-1"
 
@@ -42,21 +42,9 @@ def build(kind: str, config: dict[str, Any]) -> nn.Module:
 
 def save_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Write a safetensors file atomically: a reader sees the old file or the new one, never half of one."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"format": FORMAT, "description": json.dumps(description, sort_keys=True)}
     blob = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(blob)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's 0600 would hide a shared model from its readers
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_bytes(path, blob)
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -96,10 +84,9 @@ def save_model(
     state = {k: v.half() if half and v.is_floating_point() else v for k, v in model.state_dict().items()}
     save_tensors(file, state, description)
     if file is not path:
-        text = json.dumps(description, indent=2) + "\n"
-        temporary = path / ".config.json.tmp"
-        temporary.write_text(text)
-        os.replace(temporary, path / "config.json")  # for people; the loader reads the copy inside the weights' file
+        write_json(
+            path / "config.json", description, indent=2
+        )  # for people; the loader reads the copy inside the weights' file
     return file
 
 

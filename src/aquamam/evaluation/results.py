@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from aquamam.evaluation import metrics
+from aquamam.files import finite
 from aquamam.geometry.rotations import LOG_UNIFORM
 
 LEVELS = (0.5, 0.9, 0.95)
@@ -185,7 +186,7 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; what is not finite is null."""
-        return _plain(
+        return finite(
             {
                 **asdict(self.figures),
                 "ceiling": self.ceiling,
@@ -207,12 +208,3 @@ class Evaluation:
                 "unlikely": [asdict(case) for case in self.unlikely],
             }
         )
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,13 +6,10 @@ them. `aquamam.export.runner` puts the posterior back on top.
 
 import hashlib
 import inspect
-import json
 import logging
 import math
 import os
-import tempfile
 import warnings
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,10 +18,11 @@ from torch import Tensor, nn
 
 from aquamam import __version__
 from aquamam.errors import InputError
+from aquamam.export.runner import FORMAT, Files, OnnxModel
+from aquamam.files import write_bytes, write_json
+from aquamam.geometry.rotations import random_quat
 from aquamam.network.layers import Block, KeysValues
 from aquamam.network.model import AQuaMaM
-from aquamam.export.runner import FORMAT, Files, OnnxModel
-from aquamam.geometry.rotations import random_quat
 
 OPSET = 18
 
@@ -164,17 +162,16 @@ def export(model: nn.Module, path: str | os.PathLike[str]) -> Files:
         "conventions": conventions(model),
         "graphs": {},
     }
-    files.description.parent.mkdir(parents=True, exist_ok=True)
     for name, graph, file in zip(("encoder", "decoder"), graphs(model), (files.encoder, files.decoder)):
         blob = to_onnx(graph)
-        _write(file, blob)
+        write_bytes(file, blob)
         description["graphs"][name] = {
             "file": file.name,
             "sha256": hashlib.sha256(blob).hexdigest(),
             "opset": OPSET,
             **graph.describe(),
         }
-    _write(files.description, (json.dumps(description, indent=1) + "\n").encode())
+    write_json(files.description, description)
     return files
 
 
@@ -265,16 +262,3 @@ def largest_difference(model: AQuaMaM, path: str | os.PathLike[str]) -> float:
     with torch.no_grad():
         mine, theirs = (posterior.log_prob(q) for posterior in (model(images), OnnxModel(path)(images)))
     return float((mine - theirs).abs().max())
-
-
-def _write(path: Path, blob: bytes) -> None:
-    """Whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(blob)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,7 +1,6 @@
 """A part to fit a model to: opened, placed as it is rendered, checked; found again, or known again, beside the checkpoint of its model."""
 
 import io
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,13 @@ from torch import nn
 
 from aquamam.data.base import RotationDataset
 from aquamam.data.varied import VariedDataset
-from aquamam.shape.symmetries import Symmetries
 from aquamam.errors import InputError
+from aquamam.files import write_bytes
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh, load_mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import NAMES, solid
 from aquamam.shape.surface import directions, looking_from
+from aquamam.shape.symmetries import Symmetries
 
 MESH_FILE = "mesh.npz"
 FEWEST_PIXELS = 12  # that a part must fill on average
@@ -28,9 +28,7 @@ def write_mesh(mesh: Mesh, path: Path) -> None:
     arrays = {name: getattr(mesh, name) for name in _ARRAYS if getattr(mesh, name) is not None}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, name=np.array(mesh.name), **arrays)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(buffer.getvalue())
-    os.replace(temporary, path)
+    write_bytes(path, buffer.getvalue())
 
 
 def read_mesh(path: Path) -> Mesh:

@@ -18,29 +18,30 @@ import numpy as np
 import torch
 from scipy.spatial import cKDTree
 
-from aquamam.pages import fit as fitpage
-from aquamam.shape.view_map import view_ambiguity
 from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.data.varied import CAMERA, PLAIN, VariedDataset
-from aquamam.shape.symmetries import Symmetries, find_symmetries, models_info
-from aquamam.posterior.distribution import learn
 from aquamam.errors import InputError
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.evaluation.results import LEVELS, Evaluation
-from aquamam.rendering.meshes import Mesh
-from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.files import write_json
 from aquamam.fit.part import MESH_FILE, check_part, open_part, placed, plain_colour, read_mesh, write_mesh
-from aquamam.training.config import TrainConfig
-from aquamam.posterior.regions import Calibration, calibrate, held_out_scores
-from aquamam.rendering.render import RenderSettings, render
-from aquamam.pages.evaluation import write_report
+from aquamam.fit.stages import Stages
 from aquamam.geometry.rotations import LOG_UNIFORM, quat_to_matrix
-from aquamam.fit.stages import Stages, write_text
-from aquamam.shape.surface import directions, looking_from
 from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.pages import fit as fitpage
+from aquamam.pages.evaluation import write_report
+from aquamam.posterior.distribution import learn
+from aquamam.posterior.regions import Calibration, calibrate, held_out_scores
+from aquamam.rendering.meshes import Mesh
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.shape.matching import Tolerance
+from aquamam.shape.surface import directions, looking_from
+from aquamam.shape.symmetries import Symmetries, find_symmetries, models_info
+from aquamam.shape.view_map import view_ambiguity
+from aquamam.training.config import TrainConfig
 from aquamam.training.temperature import temper
 from aquamam.training.trainer import Trainer
-from aquamam.shape.matching import Tolerance
 
 TRAINING_SHARE = 0.8  # of the time budget; the rest is for the views, calibration and the judgement
 LEARNED = 0.5  # nats above the uniform density: less is nothing that anyone could use
@@ -138,7 +139,7 @@ class Fit:
         self.facts["seconds"] = self.stages.seconds() | {"training": trained["elapsed"]}
         self._write_page(done=True)
         kept = {k: v for k, v in self.facts.items() if k != "pictures"}
-        write_text(self.out / "fit.json", json.dumps(kept, indent=1) + "\n")
+        write_json(self.out / "fit.json", kept)
         return kept
 
     # The folder.
@@ -180,12 +181,10 @@ class Fit:
         mesh, centre, scale = placed(self.file_mesh, found)
         check_part(mesh, found, self.config.model.image_size)
         assert found.group is not None
-        write_text(self.out / "work" / "inputs.json", json.dumps(self._identity))  # from here on the folder is ours
+        write_json(self.out / "work" / "inputs.json", self._identity)  # from here on the folder is ours
         write_mesh(mesh, self.out / MESH_FILE)
-        write_text(
-            self.out / "models_info.json", json.dumps({"1": models_info(self.file_mesh, found)}, indent=2) + "\n"
-        )
-        write_text(self.out / "symmetries.json", json.dumps({mesh.name: found.group.to_dict()}, indent=1) + "\n")
+        write_json(self.out / "models_info.json", {"1": models_info(self.file_mesh, found)}, indent=2)
+        write_json(self.out / "symmetries.json", {mesh.name: found.group.to_dict()})
         fitpage.preview(mesh).save(self.out / "preview.png")
         start = time.perf_counter()
         render(mesh, looking_from(directions(64)), RenderSettings(size=self.config.model.image_size))

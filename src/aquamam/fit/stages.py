@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from aquamam.files import write_text
 
 VERSION = 1  # of the results: another one does them anew
 
@@ -42,11 +43,3 @@ class Stages:
         """How long each stage took."""
         found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.folder.glob("*.json"))}
         return {name: one["seconds"] for name, one in found.items() if "seconds" in one}
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

@@ -4,7 +4,6 @@ import base64
 import html
 import io
 import json
-import os
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -13,10 +12,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from aquamam.rendering import solids
 from aquamam.data.base import RotationDataset
 from aquamam.data.renders import RenderedDataset
 from aquamam.evaluation.results import Case, Evaluation
+from aquamam.files import write_json, write_text
+from aquamam.rendering import solids
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, render
 
@@ -25,12 +25,9 @@ PICTURE = 128  # pixels of a side
 
 def write_report(folder: Path, evaluation: Evaluation, dataset: RotationDataset, about: dict[str, Any]) -> Path:
     """Write evaluation.json and evaluation.html; `about` says what was evaluated on what."""
-    folder.mkdir(parents=True, exist_ok=True)
     facts = {**about, **evaluation.to_dict()}
-    _replace(folder / "evaluation.json", json.dumps(facts, indent=1) + "\n")
-    page = folder / "evaluation.html"
-    _replace(page, page_of(evaluation, dataset, about))
-    return page
+    write_json(folder / "evaluation.json", facts)
+    return write_text(folder / "evaluation.html", page_of(evaluation, dataset, about))
 
 
 def page_of(evaluation: Evaluation, dataset: RotationDataset, about: dict[str, Any]) -> str:
@@ -79,10 +76,3 @@ def _data_uri(pixels: np.ndarray) -> str:
     file = io.BytesIO()
     image.save(file, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-def _replace(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

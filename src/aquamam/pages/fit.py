@@ -4,7 +4,6 @@ import base64
 import html
 import io
 import json
-import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,13 @@ from PIL import Image
 from aquamam import __version__
 from aquamam.data.base import RotationDataset
 from aquamam.evaluation.results import Case
+from aquamam.files import write_text
+from aquamam.geometry.rotations import LOG_UNIFORM
+from aquamam.pages.evaluation import pictures
+from aquamam.pages.page import asset
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, contact_sheet, render
-from aquamam.pages.evaluation import pictures
-from aquamam.geometry.rotations import LOG_UNIFORM
 from aquamam.shape.surface import directions, looking_from
-from aquamam.pages.page import asset
 
 SHOWN = 12  # views of the part, and training images
 THUMB, COLUMNS = 80, 12  # of the views that the maps show one by one
@@ -73,15 +73,11 @@ class Page:
         data["curve"] = _curve(log)
         if done:
             data["thumbs"] = self._thumbs(facts["views"]["directions"])
-        path = self.out / "index.html"
         text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # no name may end the script
         page = asset("fit.html").replace("__TITLE__", html.escape(facts["name"])).replace("__DATA__", text)
         if not done and "note" not in facts:
             page = page.replace("<!--reload-->", '<meta http-equiv="refresh" content="20">')
-        temporary = path.with_name(".index.html.tmp")
-        temporary.write_text(page, encoding="utf-8")
-        os.replace(temporary, path)
-        return path
+        return write_text(self.out / "index.html", page)
 
 
 def _curve(log: Path | None) -> list[dict[str, float]]:

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import os
-import tempfile
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -15,10 +14,11 @@ import numpy as np
 from PIL import Image
 
 from aquamam import __version__
-from aquamam.plotting.cloud import Cloud
-from aquamam.rendering.known import KnownObject
-from aquamam.plotting.style import THEMES, density_scale
+from aquamam.files import write_text
 from aquamam.geometry.rotations import LOG_UNIFORM
+from aquamam.plotting.cloud import Cloud
+from aquamam.plotting.style import THEMES, density_scale
+from aquamam.rendering.known import KnownObject
 
 LARGEST_IMAGE = 512  # pixels: the page shows the input no larger
 MOST_FACES = 200_000  # of an object in the page; a larger one is shown as axes
@@ -96,19 +96,7 @@ def page(data: dict[str, Any]) -> str:
 
 def write_page(path: str | os.PathLike[str], data: dict[str, Any]) -> Path:
     """Write the page, whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = page(data)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
+    return write_text(path, page(data))
 
 
 def asset(name: str) -> str:

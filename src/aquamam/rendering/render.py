@@ -93,7 +93,7 @@ def render(
     out: an array (n, H, W, 3 or 4), n the number of rotations, to draw into.
     backend: "numba", "numpy" (slow, same picture within one level), or "auto", numba where it is installed.
     """
-    from aquamam import raster  # numba takes its time to import
+    from aquamam.rendering import raster  # numba takes its time to import
 
     settings = settings or RenderSettings()
     matrices, batch = _matrices(R)

@@ -1,14 +1,13 @@
 """What an experiment leaves behind: OUT/NAME.json, and figures in one style."""
 
-import json
-import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+
+from aquamam.files import write_json
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 BLUE, ORANGE, GREEN, BLACK, GREY = "#0072B2", "#D55E00", "#009E73", "#222222", "#8A8A8A"
@@ -36,21 +35,8 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 
 def write_result(out: Path, name: str, values: dict[str, Any]) -> Path:
-    """Write OUT/NAME.json whole or not at all; what is not finite becomes null, as JSON has no word for it."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{name}.json"
-    temporary = out / f".{name}.json.tmp"
-    temporary.write_text(json.dumps(_finite(values), indent=2) + "\n")
-    os.replace(temporary, path)
-    return path
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Write OUT/NAME.json."""
+    return write_json(out / f"{name}.json", values, indent=2)
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:

@@ -2,7 +2,6 @@
 
 import base64
 import html
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aquamam import __version__
+from aquamam.files import write_text
 from aquamam.reproduce.results import table, write_result
 
 
@@ -88,10 +88,7 @@ def write_page(
     template = (resources.files("aquamam.pages") / "assets" / "report.html").read_text(encoding="utf-8")
     for word, value in (("__TITLE__", _text(title)), ("__VERSION__", __version__), ("__BODY__", "\n".join(body))):
         template = template.replace(word, value)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(template, encoding="utf-8")
-    os.replace(temporary, path)
-    return path
+    return write_text(path, template)
 
 
 def _summary(sections: list[Section]) -> str:

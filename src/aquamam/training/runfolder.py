@@ -1,7 +1,6 @@
 """What a training run leaves on disk besides its models: the state to go on from, and the log."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from aquamam.checkpoints.checkpoint import load_tensors, save_tensors
 from aquamam.errors import InputError
+from aquamam.files import write_text
 
 # settings that may change between two sessions without making it another run
 FREE = {"threads", "checkpoint_seconds", "compile"}
@@ -34,8 +34,6 @@ class RunFolder:
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The saved state if there is one; another run's is refused."""
         file = self.path / "state.safetensors"
-        for leftover in self.path.glob(".*.safetensors.*.tmp"):  # of a write that a kill cut short
-            leftover.unlink(missing_ok=True)
         if not file.exists():
             return None
         tensors, description = load_tensors(file)
@@ -79,6 +77,4 @@ class RunFolder:
                 for line in path.read_text().splitlines()
                 if line.endswith("}") and json.loads(line)["step"] <= step
             ]
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text("".join(line + "\n" for line in lines))
-            os.replace(temporary, path)
+            write_text(path, "".join(line + "\n" for line in lines))

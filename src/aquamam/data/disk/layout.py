@@ -3,17 +3,14 @@
 No torch here: the processes that render import only what they need.
 """
 
-import glob
 import io
 import json
 import math
-import os
 import re
-import socket
 import tarfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64, UInt8
@@ -21,6 +18,7 @@ from PIL import Image
 
 from aquamam import __version__
 from aquamam.errors import InputError
+from aquamam.files import write_bytes
 
 FORMAT = "aquamam-dataset"
 VERSION = 1
@@ -145,10 +143,11 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
     """Claim `root` for this data set, or go on with it; refuse a folder that holds anything else."""
     root.mkdir(parents=True, exist_ok=True)
     if (root / MANIFEST).exists():
-        return refuse_other(root, Manifest.read(root), manifest)
+        refuse_other(root, Manifest.read(root), manifest)
+        return
     if other := [p.name for p in root.iterdir() if not re.fullmatch(r"\..+\.tmp", p.name)]:
         raise InputError(f"{root} is not empty (it holds {min(other)}); choose a new folder for the data set.")
-    return write_file(root / MANIFEST, manifest.to_bytes())
+    write_bytes(root / MANIFEST, manifest.to_bytes())
 
 
 def refuse_other(root: Path, there: Manifest, wanted: Manifest) -> None:
@@ -162,38 +161,11 @@ def refuse_other(root: Path, there: Manifest, wanted: Manifest) -> None:
             )
 
 
-def write_file(path: Path, content: bytes | np.ndarray) -> None:
-    """Write all or nothing: to a temporary file beside, to the disk, then rename.
-
-    Whoever writes a file owns it, so what a killed run left behind of the same file goes away.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        stale.unlink(missing_ok=True)
-    temporary = path.parent / f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp"
-    try:
-        with temporary.open("wb") as file:
-            if isinstance(content, np.ndarray):
-                write_array(file, content)
-            else:
-                file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except FileNotFoundError:
-        # Another process of the same run took the file over; its bytes are the same.
-        if not path.exists():
-            raise
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def write_array(file: IO[bytes], array: np.ndarray) -> None:
-    """The bytes of np.save, which itself would hide why a full disk refuses them."""
-    array = np.ascontiguousarray(array)
-    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-    file.write(array.data)
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write the bytes of np.save atomically."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(array))
+    write_bytes(path, buffer.getbuffer())
 
 
 def encode_png(image: UInt8[np.ndarray, "h w 3"]) -> bytes:
@@ -233,9 +205,9 @@ def write_shard(
 ) -> None:
     """Put one finished shard on disk: pixels for the encoding raw, PNG files for png."""
     paths = shard_files(root, split, shard, manifest.encoding)
-    write_file(paths["rotations"], rotations)
+    write_array(paths["rotations"], rotations)
     if isinstance(images, np.ndarray):
-        write_file(paths["images"], images)
+        write_array(paths["images"], images)
         return
     names = [thing["name"] for thing in manifest.objects]
     members = []
@@ -243,5 +215,5 @@ def write_shard(
         about = {"object": names[i % len(names)], "rotation_xyzw": q.tolist()}
         members += [(f"{i:09d}.png", png), (f"{i:09d}.json", json.dumps(about).encode())]
     content, places = tar_bytes(members)
-    write_file(paths["offsets"], places[::2])
-    write_file(paths["images"], content)
+    write_array(paths["offsets"], places[::2])
+    write_bytes(paths["images"], content)
