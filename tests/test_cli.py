@@ -114,10 +114,10 @@ def test_ctrl_c_ends_every_command_with_130_and_no_traceback(command, monkeypatc
     def interrupted(args):
         raise KeyboardInterrupt
 
-    examples = import_module(f"aquamam.cli.options.{command}").EXAMPLES
+    examples = import_module(f"aquamam.cli.{command}").EXAMPLES
     words = next(line for line in examples.splitlines() if f"aquamam {command}" in line).split(f"aquamam {command}")[1]
     arguments = shlex.split(re.split(r"\s{2,}|\)|#| > ", words.strip())[0])
-    monkeypatch.setattr(f"aquamam.cli.options.{command}.run", interrupted)
+    monkeypatch.setattr(f"aquamam.cli.{command}.run", interrupted)
     assert main([command, *arguments]) == 130
     assert capsys.readouterr().err == "aquamam: stopped.\n"
 

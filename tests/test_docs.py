@@ -34,7 +34,6 @@ from aquamam.geometry.cells import Cells
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import COMMANDS, build_parser, main
 from aquamam.cli.train import overrides
-from aquamam.cli.completion_scripts import commands
 from aquamam.network.model import ModelConfig
 from aquamam.training.presets import PRESETS
 from aquamam.training.config import TrainConfig
@@ -46,7 +45,19 @@ from aquamam.rendering.solids import solid
 RUN = {"predict", "sample", "density", "plot", "info", "data", "completion", "symmetries"}
 SHOWN = {"text", "json", "cpp", "yaml", "toml", "csv"}
 ELSEWHERE = {"docs/export.md": "test_export.py"}  # pages whose Python another test runs, with fixtures of its own
-OPTIONS = {c.path: {name for option in c.options for name in option.names} for c in commands(build_parser())}
+
+
+def options_of(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], set[str]]:
+    """The options of each command, and of the commands of a command."""
+    found = {path: set(parser._option_string_actions)}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                found |= options_of(command, (*path, name))
+    return found
+
+
+OPTIONS = options_of(build_parser())
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
@@ -330,7 +341,7 @@ def test_commands_in_sentences_exist(page):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_examples_of_help_are_right(name):
-    lines = import_module(f"aquamam.cli.options.{name}").EXAMPLES.splitlines()
+    lines = import_module(f"aquamam.cli.{name}").EXAMPLES.splitlines()
     examples = [re.split(r"\s{2,}", line.strip())[0] for line in lines if line.startswith("  ")]
     assert examples
     for example in examples:

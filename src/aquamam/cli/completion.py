@@ -1,20 +1,38 @@
-"""`aquamam completion`: a script with which a shell completes commands, options, names and files."""
+"""`aquamam completion`: a script with which a shell completes commands, options, choices and files."""
 
 import argparse
+from collections.abc import Iterator
+from pathlib import Path
 
-HELP = "Print a script with which bash, zsh or fish completes aquamam's commands, options, models and files."
+import shtab
+
+HELP = "Print a script with which a shell completes aquamam's commands, options, choices and files."
 EXAMPLES = """  source <(aquamam completion bash)        now; for every shell, put this line into ~/.bashrc
   source <(aquamam completion zsh)         in ~/.zshrc, after compinit
   aquamam completion fish > ~/.config/fish/completions/aquamam.fish
 """
+FILES = ("FILE", "PNG", "CSV", "PATH", "IMAGE", "NAME.onnx", "MODEL", "[NAME=]MODEL", "OBJECT")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell to write for")
+    parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS, help="the shell to write for")
 
 
 def run(args: argparse.Namespace) -> int:
-    from aquamam.cli.completion_scripts import script
-
-    print(script(args.shell, args.build_parser()), end="")
+    parser = args.build_parser()
+    for action in actions(parser):
+        if action.metavar == "DIR":
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif action.type is Path or action.metavar in FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(parser, args.shell))
     return 0
+
+
+def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Every argument of a parser and of its commands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from actions(command)

@@ -27,7 +27,7 @@ COMMANDS: dict[str, str] = {
     "export": "write a checkpoint as ONNX graphs",
     "data": "look into a data set of any known layout",
     "demo": "the main job: see what a distribution over rotations looks like",
-    "completion": "print a script for completion in bash, zsh or fish",
+    "completion": "print a script for completion in bash, zsh, fish, ...",
 }
 
 EPILOG = """examples:
