@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 import torch
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
 
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.serving.app import create_app
@@ -82,12 +83,11 @@ class InProcess:
 
         return self.run(all_of_them())
 
-    def metric(self, name: str) -> float:
-        """The value of a line of /metrics."""
-        for line in self.get("/metrics").text.splitlines():
-            if line.startswith(name + " "):
-                return float(line.split()[-1])
-        return 0.0
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's values at /metrics that bear these labels."""
+        families = text_string_to_metric_families(self.get("/metrics").text)
+        samples = [sample for family in families for sample in family.samples if sample.name == name]
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     def close(self) -> None:
         self.run(self.client.aclose())

@@ -68,7 +68,7 @@ def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
 
         thread = threading.Thread(target=ask_late)
         thread.start()
-        while "aquamam_busy_requests 1\n" not in httpx.get(address[1] + "/metrics").text and thread.is_alive():
+        while "aquamam_busy_requests 1.0\n" not in httpx.get(address[1] + "/metrics").text and thread.is_alive():
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         thread.join()

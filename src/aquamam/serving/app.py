@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from fastapi import FastAPI, Request
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Scope
@@ -24,7 +25,6 @@ from aquamam.serving.answering import number
 from aquamam.serving.batcher import Batcher, Encoded, Job
 from aquamam.serving.gate import Gate, Reply, refuse
 from aquamam.serving.limits import Limits, Refusal
-from aquamam.serving.metrics import SECONDS, Counter, Gauge, Histogram, render
 from aquamam.serving.page import add_page
 from aquamam.serving.reading import read_image, read_request
 
@@ -66,26 +66,18 @@ class Service:
         self.models = {name: Served(name, model) for name, model in models.items()}
         self.limits = limits
         self.busy = 0  # requests that are worked on or wait
-        self.requests = Counter("aquamam_requests_total", "Answered requests.", ("route", "method", "status"))
-        self.latency = Histogram("aquamam_request_seconds", "From request to answer.", SECONDS, ("route",))
-        self.batches = Histogram("aquamam_batch_images", "Images that went through the network together.", (1, 2, 4, 8, 16, 32, 64))  # fmt: skip
-        self.waited = Histogram("aquamam_wait_seconds", "From a decoded image to its batch.", SECONDS)
-        self.rotations = Counter("aquamam_rotations_total", "Rotations drawn or asked about.", ("route",))
-        self.started = time.time()
-        gauges = [
-            Gauge("aquamam_busy_requests", "Requests that are worked on or wait.", lambda: self.busy),
-            Gauge("aquamam_queue_jobs", "Images that wait for the network.", lambda: self.batcher.waiting),
-            Gauge("aquamam_start_time_seconds", "When the service began, since 1970.", lambda: round(self.started)),
-        ]
-        self.metrics: list[Counter | Gauge | Histogram] = [
-            self.requests,
-            self.latency,
-            self.batches,
-            self.waited,
-            self.rotations,
-            *gauges,
-        ]
-        self.batcher = Batcher(most=limits.batch, seen=self.batches.add)
+        self.metrics = CollectorRegistry()  # of its own: a process may hold several services
+        here = {"namespace": "aquamam", "registry": self.metrics}
+        self.requests = Counter("requests_total", "Answered requests.", ("route", "method", "status"), **here)
+        self.latency = Histogram("request_seconds", "From request to answer.", ("route",), **here)
+        images = "Images that went through the network together."
+        self.batches = Histogram("batch_images", images, **here, buckets=(1, 2, 4, 8, 16, 32, 64))
+        self.waited = Histogram("wait_seconds", "From a decoded image to its batch.", **here)
+        self.rotations = Counter("rotations_total", "Rotations drawn or asked about.", ("route",), **here)
+        Gauge("start_time_seconds", "When the service began, since 1970.", **here).set_to_current_time()
+        Gauge("busy_requests", "Requests that are worked on or wait.", **here).set_function(lambda: self.busy)
+        Gauge("queue_jobs", "Images that wait for the network.", **here).set_function(lambda: self.batcher.waiting)
+        self.batcher = Batcher(most=limits.batch, seen=self.batches.observe)
         self.decoders = ThreadPoolExecutor(2, thread_name_prefix="aquamam-images")
 
     def warm_up(self) -> None:
@@ -132,8 +124,8 @@ class Service:
                 model=served.model, image=image, cost=cost, deadline=deadline, work=lambda e, i: work(e, i, asked)
             )  # fmt: skip
             result = await self._wait(job, deadline)
-            self.waited.add(job.waited)
-            self.rotations.add(request.url.path, by=cost)
+            self.waited.observe(job.waited)
+            self.rotations.labels(request.url.path).inc(cost)
             request.state.facts.update(model=served.name, batch=job.batch, wait_ms=round(1e3 * job.waited, 1))
             return Reply({"model": served.name, **result})
         finally:
@@ -167,8 +159,8 @@ class Service:
         """Count an answer; paths that do not exist share one label, since anyone may invent them."""
         route = getattr(scope.get("route"), "path", "other")
         method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
-        self.requests.add(route, method, str(status))
-        self.latency.add(seconds, route)
+        self.requests.labels(route, method, status).inc()
+        self.latency.labels(route).observe(seconds)
 
 
 def create_app(models: Mapping[str, Any], limits: Limits | None = None) -> FastAPI:
@@ -243,7 +235,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", summary="Counters in Prometheus' text format", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        return PlainTextResponse(render(service.metrics), media_type="text/plain; version=0.0.4")
+        return Response(generate_latest(service.metrics), media_type=CONTENT_TYPE_LATEST)
 
 
 STATUSES = {
