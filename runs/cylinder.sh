@@ -17,4 +17,4 @@ aquamam train cylinder-small --from "$out/tempered-2.safetensors" "${data[@]}" -
 python runs/temper.py cylinder "$out/third/best.safetensors" "$out/tempered-3.safetensors"
 aquamam train cylinder-small --from "$out/tempered-3.safetensors" "${data[@]}" --out "$out/fourth" --time-budget 75m --seed 3 \
   --set smoothing=0.0 --set lr=0.0008 --set averaging=0.998 --set labels_per_image=16 --set frozen_norms=0.0 --set validate_every=200
-python runs/finish.py cylinder "$out/fourth" --turned-images 0 --spill 0.3 --contrast
+python runs/finish.py cylinder "$out/fourth" --spill 0.3 --contrast

@@ -1,7 +1,7 @@
 """From a training run to a bundled model: python runs/finish.py NAME RUN [--solids tet,cube] [--images 10000]
 
 Temperatures, pose sets and figures each come from renders of their own, with a seed that no training used. The weights are
-stored in 16 bits; the figures, of one look and of eight turns, go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
+stored in 16 bits; the figures go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
 """
 
 import argparse
@@ -20,15 +20,13 @@ from aquamam.rendering.render import RenderSettings
 from aquamam.pages.evaluation import write_report
 from aquamam.rendering.solids import solid
 from aquamam.training.temperature import looks, temper, temper_contrast, temper_coverage
-from aquamam.training.turns import temper_turned, turned
 
 FIGURES = (
     "images", "mean_log_likelihood", "median_log_likelihood", "ceiling", "mean_error_deg", "median_error_deg",
     "acc15", "acc30", "spread_deg", "pit_ks", "coverage50", "coverage90", "coverage95", "samples", "seed",
 )  # fmt: skip
-TURNS = 8
-# for the likeliest temperatures, for those that cover, and for those of several looks
-IMAGES, COVER, TURNED = 8000, 6000, 200
+# for the likeliest temperatures, and for those that cover
+IMAGES, COVER = 8000, 6000
 CONTRAST = 1500  # of those that cover
 GROUPS = 2  # sure and unsure views are calibrated apart
 
@@ -39,9 +37,6 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--solids", help="what it was trained on, with commas (default: NAME)")
     parser.add_argument("--images", type=int, default=10_000, help="fresh renders to judge on")
-    parser.add_argument(
-        "--turned-images", type=int, default=2000, help="of these, to judge turns on; 0 leaves turns out"
-    )
     parser.add_argument(
         "--spill", type=float, help="thinner bins pass their probability inwards, see ModelConfig (default: as trained)"
     )
@@ -68,12 +63,6 @@ def main() -> None:
         print("contrast:", temper_contrast(model, images[: CONTRAST // 50]), flush=True)
     factors["all"] = model.config.sharpness[0] / likeliest
     print("and of all:", round(factors["all"], 3), flush=True)
-    for turns in (4, TURNS) if args.turned_images else ():
-        print(
-            f"in {turns} turns:",
-            temper_turned(model, renders("temper", TURNED), TURNED, turns=turns, aim="coverage"),
-            flush=True,
-        )
     half = args.run / "half.safetensors"  # what is shipped is what is calibrated and judged
     aquamam.save_model(model, half, half=True)
     model = aquamam.load(half)
@@ -81,9 +70,6 @@ def main() -> None:
     print("share of the posterior in the 50, 90 and 95 % sets:", calibration["levels"], flush=True)
     told: dict[str, Any] = {"temperatures": factors}
     told["evaluation"] = judged(args.name, model, renders("test", args.images), args.run / "evaluation")
-    if args.turned_images:
-        name, data = f"{args.name}, {TURNS} turns", renders("test", args.turned_images)
-        told["evaluation_turned"] = judged(name, turned(model, TURNS), data, args.run / "evaluation-turned")
     target = Path(aquamam.__file__).parent / "checkpoints" / "weights" / f"{args.name}.safetensors"
     aquamam.save_model(model, target, told, half=True)
     print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB")

@@ -10,4 +10,4 @@ solids=tet,cube,icosa,cone,cyl,tetX,cylO,sphereX
 aquamam train symsol-small --from "$start" --set by_volume=true --data "render:$solids" --set validation_size=800 --out "$out/first" \
   --time-budget 80m --set smoothing=8.0 --set smoothing_share=0.2 --set lr=0.0012 --set averaging=0.998 --set labels_per_image=12 \
   --set frozen_norms=0.6 --set validate_every=200
-python runs/finish.py symsol "$out/first" --solids "$solids" --turned-images 0
+python runs/finish.py symsol "$out/first" --solids "$solids"

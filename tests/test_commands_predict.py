@@ -13,10 +13,10 @@ from PIL import Image
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import main
 from aquamam.errors import InputError
+from aquamam.geometry.rotations import random_quat
 from aquamam.network.images import find_images, fit_to, pil_to_tensor, read_image
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.rendering.render import RenderSettings, render
-from aquamam.geometry.rotations import random_quat
 from aquamam.rendering.solids import solid
 
 Q = (0.4, -0.3, 0.2, 0.842615)

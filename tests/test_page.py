@@ -16,10 +16,10 @@ import torch
 from binghams import cylinder, four_fives
 from PIL import Image
 
+from aquamam.pages.page import asset, image_uri, object_data, page, page_data, write_page
 from aquamam.plotting import KnownObject, make_cloud
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
-from aquamam.pages.page import asset, image_uri, object_data, page, page_data, write_page
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

@@ -12,8 +12,9 @@ from matplotlib.text import Text
 from PIL import Image
 from tables import table_posterior
 
-from aquamam.geometry.cells import Cells
 from aquamam.errors import InputError
+from aquamam.geometry.cells import Cells
+from aquamam.geometry.rotations import LOG_UNIFORM, multiply, random_quat, rotate, rotvec_to_quat
 from aquamam.plotting import (
     THEMES,
     ball,
@@ -32,7 +33,6 @@ from aquamam.plotting.marginals import conditionals
 from aquamam.plotting.mollweide import directions
 from aquamam.rendering.known import axes_picture
 from aquamam.rendering.render import RenderSettings
-from aquamam.geometry.rotations import LOG_UNIFORM, multiply, random_quat, rotate, rotvec_to_quat
 from aquamam.rendering.solids import solid
 
 

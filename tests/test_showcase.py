@@ -2,8 +2,8 @@
 
 import pytest
 
-from aquamam.cli import showcase
 from aquamam.checkpoints.checkpoint import bundled
+from aquamam.cli import showcase
 from aquamam.cli.main import main
 
 

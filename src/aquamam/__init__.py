@@ -11,12 +11,10 @@ _HOMES: dict[str, str] = {
     "ModelConfig": "network.model",
     "Tracker": "posterior.tracking",
     "calibrate": "posterior.regions",
-    "compiled": "network.compiled",
     "fuse": "posterior.fusion",
     "import_original": "checkpoints.checkpoint",
     "load": "checkpoints.checkpoint",
     "save_model": "checkpoints.checkpoint",
-    "turned": "training.turns",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -29,8 +29,6 @@ MANY_CLASSES = 40  # more are in the JSON only
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from aquamam.cli.predict import add_turns_argument
-
     parser.add_argument("checkpoint", help="a bundled model's name, a checkpoint's file or a run's folder")
     parser.add_argument(
         "--data",
@@ -48,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strategies", metavar="A,B", help="of greedy, beam and expected; the first gives the headline (default: all)"
     )
-    add_turns_argument(parser)
     parser.add_argument("--seed", type=seed, default=0, help="of samples, ties and rendered images (default: 0)")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images at once (default: 64)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
@@ -61,15 +58,14 @@ def run(args: argparse.Namespace) -> int:
     import torch.distributed as dist
 
     from aquamam.checkpoints.checkpoint import load
-    from aquamam.cli.predict import look_in_turns
     from aquamam.evaluation.evaluate import evaluate
-    from aquamam.training.distributed import process_group
     from aquamam.pages.evaluation import write_report
+    from aquamam.training.distributed import process_group
 
     strategies = None if args.strategies is None else [s.strip() for s in args.strategies.split(",") if s.strip()]
     start = time.monotonic()
     with process_group(args.device) as device:
-        model = look_in_turns(load(args.checkpoint, device=device), args.turns)
+        model = load(args.checkpoint, device=device)
         dataset, source = open_data(model, args.data, args.split, args.count, args.seed)
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before the work, not after
@@ -127,10 +123,9 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
     """Fresh renders, of what the model was trained on unless `source` names something else, with training's camera and light."""
     from dataclasses import replace
 
-    from aquamam.rendering import meshes
-    from aquamam.rendering import solids
     from aquamam.data.renders import RenderedDataset
     from aquamam.fit.part import fresh_renders
+    from aquamam.rendering import meshes, solids
     from aquamam.rendering.render import RenderSettings
 
     if source is None and (fitted := fresh_renders(model, seed=seed, split="test", length=max(count, 1))) is not None:

@@ -21,8 +21,8 @@ def run(args: argparse.Namespace) -> int:
     from aquamam.checkpoints.checkpoint import load
     from aquamam.errors import InputError
     from aquamam.export.onnx import export, largest_difference
-    from aquamam.network.model import AQuaMaM
     from aquamam.export.runner import Files
+    from aquamam.network.model import AQuaMaM
 
     Files.at(args.out)  # a wrong name is told before the model is read
     model = load(args.model)

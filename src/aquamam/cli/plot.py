@@ -103,10 +103,7 @@ def plot_posterior(args: argparse.Namespace, kind: str, page: bool) -> None:
 
     from aquamam.cli.predict import load_model
     from aquamam.network.images import read_image
-    from aquamam.plotting import known_object, make_cloud, save
-    from aquamam.plotting import ball
-    from aquamam.plotting import marginals
-    from aquamam.plotting import mollweide
+    from aquamam.plotting import ball, known_object, make_cloud, marginals, mollweide, save
 
     truth = parse_quaternion(args.truth) if args.truth else None
     picture = read_image(args.image)

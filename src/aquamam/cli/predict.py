@@ -14,7 +14,6 @@ EXAMPLES = """\
   aquamam predict photos/ --csv > rotations.csv        a whole folder
   aquamam predict part.jpg --model runs/part --json --matrix
   aquamam predict photos/ --samples 0 --csv            faster: rotations and log densities only
-  aquamam predict die.png --turns 4                    slower and more accurate: the picture is looked at four times
 Quaternions are xyzw and take the object to the camera (x right, y up, z towards the viewer)."""
 
 BATCH = 32  # images at once where nothing is drawn at random
@@ -43,20 +42,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", default="die", metavar="NAME", help="a bundled model's name or a checkpoint's path (default: die)"
     )
-    add_turns_argument(parser)
     parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
 
 
-def add_turns_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--turns", type=int, default=1, metavar="N", help="look at each image in N turns, 4 or 8 say, and mix the answers: "
-        "more accurate, N times the work (default: 1)",
-    )  # fmt: skip
-
-
 def load_model(args: argparse.Namespace) -> Any:
-    """The model that the arguments name, on their device, looking in as many turns as they say."""
-    return look_in_turns(load_on(args.model, args.device), args.turns)
+    """The model that the arguments name, on their device."""
+    return load_on(args.model, args.device)
 
 
 def load_on(source: str, device: str | None) -> Any:
@@ -67,15 +58,6 @@ def load_on(source: str, device: str | None) -> Any:
     from aquamam.training.distributed import usable
 
     return load(source, device=usable(device or ("cuda" if torch.cuda.is_available() else "cpu")))
-
-
-def look_in_turns(model: Any, turns: int) -> Any:
-    """The model, or with more than one turn what looks at each image so often."""
-    if turns == 1:
-        return model
-    from aquamam.training.turns import turned
-
-    return turned(model, turns)
 
 
 def run(args: argparse.Namespace) -> int:

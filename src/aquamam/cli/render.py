@@ -15,8 +15,8 @@ from aquamam.errors import InputError
 if TYPE_CHECKING:
     from aquamam.data.disk.layout import Manifest
     from aquamam.data.recipe import Recipe
-    from aquamam.rendering.meshes import Mesh
     from aquamam.geometry.symmetry import SymmetryGroup
+    from aquamam.rendering.meshes import Mesh
 
 HELP = "render a data set of an object under random rotations"
 EXAMPLES = """\

@@ -149,8 +149,8 @@ def scale_of(args: argparse.Namespace) -> Any:
     """The other systems' sizes that the arguments ask for."""
     from dataclasses import replace
 
-    from aquamam.reproduce.toy_others import SCALES
     from aquamam.geometry.grid import grid_size
+    from aquamam.reproduce.toy_others import SCALES
 
     scale = SCALES[args.scale]
     steps = {} if args.other_steps is None else {"steps": args.other_steps}
@@ -260,15 +260,7 @@ def _run_comparison(args: argparse.Namespace) -> int:
 
 
 def _run_all(args: argparse.Namespace) -> int:
-    from aquamam.reproduce import constraint
-    from aquamam.reproduce import everything
-    from aquamam.reproduce import hemisphere
-    from aquamam.reproduce import mog
-    from aquamam.reproduce import objects
-    from aquamam.reproduce import peak
-    from aquamam.reproduce import throughput
-    from aquamam.reproduce import toy
-    from aquamam.reproduce import unimodal
+    from aquamam.reproduce import constraint, everything, hemisphere, mog, objects, peak, throughput, toy, unimodal
 
     scale, seed = scale_of(args), args.seed
     steps = {} if args.steps is None else {"steps": args.steps}

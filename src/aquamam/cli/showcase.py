@@ -8,11 +8,10 @@ import torch
 from PIL import Image
 
 from aquamam.checkpoints.checkpoint import bundled, load
-from aquamam.posterior.modes import Answer, answers
-from aquamam.plotting import known_object, make_cloud, save
-from aquamam.plotting import ball
 from aquamam.geometry.rotations import as_unit_quat, geodesic_angle, rotvec_to_quat
 from aquamam.pages.page import page_data, write_page
+from aquamam.plotting import ball, known_object, make_cloud, save
+from aquamam.posterior.modes import Answer, answers
 
 
 @dataclass(frozen=True, kw_only=True)

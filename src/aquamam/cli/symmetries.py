@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
-    from aquamam.shape.symmetries import NearSymmetry, Symmetries
     from aquamam.rendering.meshes import Mesh
+    from aquamam.shape.symmetries import NearSymmetry, Symmetries
 
 HELP = "Find the rotations that leave an object's look unchanged, from its mesh."
 EXAMPLES = """  aquamam symmetries part.stl
@@ -40,9 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from aquamam.shape.symmetries import find_symmetries, models_info, near_symmetries
-    from aquamam.shape.surface import Surface
     from aquamam.shape.matching import Tolerance
+    from aquamam.shape.surface import Surface
+    from aquamam.shape.symmetries import find_symmetries, models_info, near_symmetries
 
     _check_outputs(args)  # before the work
     mesh = _mesh(args.object)
@@ -154,8 +154,8 @@ def _infos(path: Path | None) -> dict[str, Any]:
 
 def _map(args: argparse.Namespace, mesh: "Mesh", found: "Symmetries") -> list[dict[str, Any]]:
     """Draw the map about the symmetries' centre, or of an object without any about the middle of its box, as it is rendered."""
-    from aquamam.shape.view_map import save_map, view_ambiguity
     from aquamam.shape.surface import Surface
+    from aquamam.shape.view_map import save_map, view_ambiguity
 
     centre = (mesh.vertices.min(0) + mesh.vertices.max(0)) / 2 if found.found.name == "none" else found.centre
     seen = view_ambiguity(Surface.of(mesh, centre), args.views, quiet=False)

@@ -163,8 +163,7 @@ def open_data(source: str, size: int, config: Any, variation: Any = None) -> tup
     from aquamam.rendering.render import RenderSettings
 
     if source.startswith("render:"):
-        from aquamam.rendering import meshes
-        from aquamam.rendering import solids
+        from aquamam.rendering import meshes, solids
 
         names = [n for n in source.removeprefix("render:").split(",") if n]
         if not names:

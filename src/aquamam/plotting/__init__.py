@@ -8,8 +8,8 @@ from aquamam.plotting.cloud import Cloud, make_cloud
 from aquamam.plotting.curves import calibration, learning_curve, read_log
 from aquamam.plotting.marginals import marginals
 from aquamam.plotting.mollweide import mollweide
-from aquamam.rendering.known import KnownObject, known_object
 from aquamam.plotting.style import THEMES, density_colours, save
+from aquamam.rendering.known import KnownObject, known_object
 
 __all__ = [
     "THEMES",

@@ -11,10 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from PIL import Image
 
-from aquamam.plotting.cloud import SAMPLE, TRUTH, UNIFORM, Cloud
-from aquamam.rendering.known import KnownObject, axes_picture
-from aquamam.plotting.style import Theme, density_colours, density_map, density_scale, get_theme, new_figure
 from aquamam.geometry.rotations import LOG_UNIFORM
+from aquamam.plotting.cloud import SAMPLE, TRUTH, UNIFORM, Cloud
+from aquamam.plotting.style import Theme, density_colours, density_map, density_scale, get_theme, new_figure
+from aquamam.rendering.known import KnownObject, axes_picture
 
 MARKERS = {TRUTH: "*", SAMPLE: "o", UNIFORM: "D"}
 

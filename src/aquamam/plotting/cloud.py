@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from aquamam.posterior.distribution import RotationDistribution
 from aquamam.errors import InputError
-from aquamam.posterior.modes import Folded, Mode, angles_deg, cluster, describe, with_densities
 from aquamam.geometry.rotations import as_unit_quat, quat_to_rotvec, random_quat
+from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.modes import Folded, Mode, angles_deg, cluster, describe, with_densities
 
 TRUTH, SAMPLE, UNIFORM = 0, 1, 2  # where a point comes from
 

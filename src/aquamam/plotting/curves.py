@@ -11,8 +11,8 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from aquamam.errors import InputError
-from aquamam.plotting.style import get_theme, new_figure, style_axes
 from aquamam.geometry.rotations import LOG_UNIFORM
+from aquamam.plotting.style import get_theme, new_figure, style_axes
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

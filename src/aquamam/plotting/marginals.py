@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from aquamam.posterior.distribution import RotationDistribution
 from aquamam.errors import InputError
-from aquamam.plotting.style import Theme, get_theme, new_figure, style_axes
 from aquamam.geometry.rotations import as_unit_quat
+from aquamam.plotting.style import Theme, get_theme, new_figure, style_axes
+from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.sentences import QuaternionSentences
 
 ZOOM = 12  # bins on either side of the chosen one

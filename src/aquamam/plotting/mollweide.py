@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from PIL import Image
 
 from aquamam.errors import InputError
+from aquamam.geometry.rotations import rotate
 from aquamam.plotting.cloud import SAMPLE, TRUTH, Cloud
 from aquamam.plotting.style import Theme, density_scale, get_theme, new_figure
-from aquamam.geometry.rotations import rotate
 
 # A cyclic map, blue - violet - orange - green and back; colour-blind readers have the needles, which show the same angle.
 TILT_COLOURS = {

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from aquamam.geometry.charts import ChartPoint
+from aquamam.geometry.rotations import as_unit_quat, random_quat
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.modes import Answer, Folded, angles_deg, answers, cluster, plain_answers, shares_within
-from aquamam.geometry.rotations import as_unit_quat, random_quat
 from aquamam.posterior.sentences import QuaternionSentences
 from aquamam.serving.batcher import Encoded
 from aquamam.serving.schemas import LogProbRequest, PosteriorRequest, PredictRequest, SampleRequest

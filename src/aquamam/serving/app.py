@@ -19,8 +19,7 @@ from starlette.types import Scope
 from aquamam import __version__
 from aquamam.errors import InputError
 from aquamam.rendering.known import KnownObject, known_object
-from aquamam.serving import answering
-from aquamam.serving import schemas
+from aquamam.serving import answering, schemas
 from aquamam.serving.answering import number
 from aquamam.serving.batcher import Batcher, Encoded, Job
 from aquamam.serving.gate import Gate, Reply, refuse

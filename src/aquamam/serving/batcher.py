@@ -13,10 +13,10 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from aquamam.posterior.distribution import RotationDistribution, carry_knowledge
-from aquamam.network.model import AQuaMaM
-from aquamam.posterior.modes import Answer, plain_answers
 from aquamam.export.runner import OnnxModel
+from aquamam.network.model import AQuaMaM
+from aquamam.posterior.distribution import RotationDistribution, carry_knowledge
+from aquamam.posterior.modes import Answer, plain_answers
 from aquamam.serving.limits import Refusal
 
 

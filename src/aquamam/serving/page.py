@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from aquamam.plotting.style import THEMES
 from aquamam.geometry.rotations import LOG_UNIFORM
+from aquamam.pages.page import MOST_FACES, asset, object_data
+from aquamam.plotting.style import THEMES
 from aquamam.serving.gate import Reply
 from aquamam.serving.limits import Refusal
-from aquamam.pages.page import MOST_FACES, asset, object_data
 
 if TYPE_CHECKING:
     from aquamam.serving.app import Service
