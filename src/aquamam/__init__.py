@@ -10,11 +10,12 @@ _HOMES: dict[str, str] = {
     "InputError": "errors",
     "ModelConfig": "network.model",
     "Tracker": "posterior.tracking",
-    "calibrate": "posterior.regions",
+    "calibrate": "training.calibrate",
     "fuse": "posterior.fusion",
     "import_original": "checkpoints.checkpoint",
     "load": "checkpoints.checkpoint",
     "save_model": "checkpoints.checkpoint",
+    "within": "posterior.maps",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -1,7 +1,6 @@
 """What the baselines have in common: an encoder, a loss, and predictions where no formula gives the mode."""
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,42 +10,20 @@ from torch import Tensor, nn
 from aquamam.baselines.encoder import Encoder, EncoderConfig
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.network.images import ImageInput
+from aquamam.network.model import RotationModel
 from aquamam.geometry.rotations import multiply, rotvec_to_quat
 
 
-class Baseline(nn.Module):
-    """`model(images)` is a posterior over rotations; a system adds its head and, where it trains otherwise, its loss."""
-
-    kind: ClassVar[str]
+class Baseline(RotationModel):
+    """A model with an encoder that turns an image into one feature; a system adds its head."""
 
     def __init__(self, config: EncoderConfig, encoder: nn.Module | None = None):
         super().__init__()
         self.config = config
         self.encoder = Encoder(config) if encoder is None else encoder
 
-    def forward(self, images: ImageInput) -> RotationDistribution:
-        """The posterior of each image: tensor (B, C, H, W), uint8 or float in [0, 1]; a PIL image; a list of them; categories (B,)."""
-        raise NotImplementedError(f"{type(self).__name__} must define forward.")
-
-    def loss(
-        self,
-        images: ImageInput,
-        q: Float[Tensor, "rotations batch 4"],
-        *,
-        weights: Float[Tensor, "rotations batch"] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, ""]:
-        """What training minimises: minus the log-likelihood of the true rotations (xyzw), summed with their weights over the rotations
-        of an image and averaged over images."""
-        return minus_mean(self(images).log_prob(q), weights)
-
     def prepare(self, images: ImageInput) -> Tensor:
-        """Validate and stack the input as the encoder reads it."""
         return self.encoder.prepare(images)  # type: ignore[operator]
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(p.numel() for p in self.parameters())
 
 
 class ConditionedMLP(nn.Module):
@@ -71,14 +48,6 @@ class ConditionedMLP(nn.Module):
         for layer in self.hidden:
             x = F.relu(layer(x), inplace=True)
         return self.out(x)
-
-
-def minus_mean(
-    value: Float[Tensor, "rotations batch"], weights: Float[Tensor, "rotations batch"] | None
-) -> Float[Tensor, ""]:
-    """Minus the (weighted) sum over an image's rotations, averaged over images; weights sum to one over an image's rotations."""
-    total = value.mean(0) if weights is None else (value * weights).sum(0)
-    return -total.mean().float()
 
 
 def head(inputs: int, outputs: int, gain: float = 0.1) -> nn.Linear:

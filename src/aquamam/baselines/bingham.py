@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aquamam.baselines.base import Baseline, head, minus_mean
+from aquamam.baselines.base import Baseline, head
+from aquamam.network.model import minus_mean
 from aquamam.geometry.directional import draw_category, log_bingham_constant, sample_bingham
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
@@ -58,7 +59,7 @@ class Bingham(Baseline):
             bias = self.head.bias.view(config.components, 12)
             bias[:, 1:9] = torch.randn(config.components, 8)
 
-    def forward(self, images: ImageInput) -> "BinghamMixture":
+    def posterior(self, images: ImageInput) -> "BinghamMixture":
         outputs = self.head(self.encoder(images)).unflatten(-1, (self.config.components, 12)).double()
         weight, left, right, log_concentration = outputs.split([1, 4, 4, 3], -1)
         concentration = log_concentration.clamp_max(math.log(MAX_CONCENTRATION)).exp()
@@ -75,6 +76,7 @@ class Bingham(Baseline):
         q: Float[Tensor, "rotations batch 4"],
         *,
         weights: Float[Tensor, "rotations batch"] | None = None,
+        smoothing: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
         r"""Minus the log-likelihood, or for winners $-\ln w_k - (1 - ε) \ln p_k - \frac{ε}{K - 1} \sum_{j \ne k} \ln p_j$.

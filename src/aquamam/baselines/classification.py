@@ -43,7 +43,7 @@ class Classification(Baseline):
         super().__init__(config)
         self.head = nn.Linear(config.features, grid_size(config.level))
 
-    def forward(self, images: ImageInput) -> "CellProbabilities":
+    def posterior(self, images: ImageInput) -> "CellProbabilities":
         return CellProbabilities(self.head(self.encoder(images)).log_softmax(-1), self.config.level)
 
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from aquamam.baselines.resnet import FEATURES, ResNet50
 from aquamam.config import Config, require_positive
 from aquamam.errors import InputError
-from aquamam.network.images import ImageInput, as_image_batch
+from aquamam.network.images import ImageInput, as_categories, as_image_batch
 from aquamam.network.layers import Block, ConvStem, PatchEmbedding, normalise
 from aquamam.network.model import ModelConfig
 
@@ -85,17 +85,9 @@ class Encoder(nn.Module):
         """Validate and stack the input: (B, channels, H, W), or (B,) categories."""
         device = next(self.parameters()).device
         if self.config.encoder == "category":
-            return self._check_categories(images).to(device)
+            return as_categories(images, self.config.categories).to(device)
         size = (self.config.image_size, self.config.image_size)
         return as_image_batch(images, channels=self.config.channels, size=size).to(device)
-
-    def _check_categories(self, images: ImageInput) -> Int[Tensor, "batch"]:
-        last = self.config.categories - 1
-        if not isinstance(images, Tensor) or images.is_floating_point() or images.ndim != 1:
-            raise InputError("this model reads categories, a 1-D tensor of whole numbers, not images.")
-        if len(images) and not 0 <= int(images.min()) <= int(images.max()) <= last:
-            raise InputError(f"categories run from 0 to {last}, got {int(images.min())} to {int(images.max())}.")
-        return images.long()
 
 
 class PrefixEncoder(nn.Module):
@@ -119,5 +111,6 @@ class PrefixEncoder(nn.Module):
         x = self.embed(normalise(images))
         x = torch.cat([x, self.start.expand(len(x), 1, -1)], 1) + self.position
         for i, block in enumerate(self.blocks):
-            x, _ = block.prefix(x, last=i == len(self.blocks) - 1)  # type: ignore[operator]
+            last = i == len(self.blocks) - 1  # of which only [START] is read
+            x, _ = block.encode(x, slice(-1, None) if last else slice(None))  # type: ignore[operator]
         return self.norm(x[:, -1])

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aquamam.baselines.base import Baseline, ConditionedMLP, best_draw, head, minus_mean
+from aquamam.baselines.base import Baseline, ConditionedMLP, best_draw, head
+from aquamam.network.model import minus_mean
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
 from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
@@ -157,7 +158,7 @@ class RotationFlow(Baseline):
             maps.append(QuaternionAffine(config.features))
         self.maps = nn.ModuleList(maps)
 
-    def forward(self, images: ImageInput) -> "FlowPosterior":
+    def posterior(self, images: ImageInput) -> "FlowPosterior":
         features = self.encoder(images)
         contexts = [
             m.net.context(features) if isinstance(m, MoebiusCoupling) else m.context(features)  # type: ignore[operator]
@@ -171,10 +172,11 @@ class RotationFlow(Baseline):
         q: Float[Tensor, "rotations batch 4"],
         *,
         weights: Float[Tensor, "rotations batch"] | None = None,
+        smoothing: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
         """Minus the log-likelihood, in float32: half the cost of `log_prob`'s float64."""
-        return minus_mean(self(images)._log_prob(as_unit_quat(q).float()), weights)
+        return minus_mean(self.posterior(images)._log_prob(as_unit_quat(q).float()), weights)
 
 
 class FlowPosterior(RotationDistribution):

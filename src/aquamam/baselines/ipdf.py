@@ -25,7 +25,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from aquamam.baselines.base import Baseline, ConditionedMLP, ascend, minus_mean
+from aquamam.baselines.base import Baseline, ConditionedMLP, ascend
+from aquamam.network.model import minus_mean
 from aquamam.geometry.directional import draw_category, draw_uniform
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
@@ -94,9 +95,6 @@ class IPDF(Baseline):
         super().__init__(config)
         self.net = ConditionedMLP(config.features, 18 * config.octaves, config.width, config.depth, 1)
 
-    def forward(self, images: ImageInput) -> "IPDFPosterior":
-        return self.posterior(images)
-
     def posterior(
         self,
         images: ImageInput,
@@ -130,6 +128,7 @@ class IPDF(Baseline):
         q: Float[Tensor, "rotations batch 4"],
         *,
         weights: Float[Tensor, "rotations batch"] | None = None,
+        smoothing: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
         r"""Negative sampling: $-\ln \mathrm{softmax}(f)_{true} + \ln V$ among the true rotation and uniform ones, $V = π^2 / (1 + negatives)$.

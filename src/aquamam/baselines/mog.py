@@ -61,7 +61,7 @@ class AQuaMaMMoG(Baseline):
     def __init__(self, config: MoGConfig):
         super().__init__(config, encoder=AQuaMaM(config.trunk))
 
-    def forward(self, images: ImageInput) -> "GaussianSentences":
+    def posterior(self, images: ImageInput) -> "GaussianSentences":
         return GaussianSentences(self.encoder.encode(images), math.log(self.config.min_std))  # type: ignore[operator]
 
 

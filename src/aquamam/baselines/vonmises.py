@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aquamam.baselines.base import Baseline, ConditionedMLP, best_draw, head, minus_mean
+from aquamam.baselines.base import Baseline, ConditionedMLP, best_draw, head
+from aquamam.network.model import minus_mean
 from aquamam.geometry.directional import draw_category, draw_normal, log_von_mises, sample_von_mises
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.geometry.cells import SMALLEST
@@ -59,7 +60,7 @@ class VonMises(Baseline):
         with torch.no_grad():  # means start spread over all rotations, concentrations at 1
             self.head.bias.view(config.components, 10)[:, 1:7] = torch.randn(config.components, 6)
 
-    def forward(self, images: ImageInput) -> "VonMisesMixture":
+    def posterior(self, images: ImageInput) -> "VonMisesMixture":
         outputs = self.head(self.encoder(images)).unflatten(-1, (self.config.components, 10)).double()
         return VonMisesMixture(outputs[..., 0].log_softmax(-1), *_angles(outputs[..., 1:]), self.config.euler)
 
@@ -149,7 +150,7 @@ class VonMisesCVAE(Baseline):
         self.recognition = ConditionedMLP(config.features, 9, config.width, 1, 2 * config.latent)
         self.decoder = ConditionedMLP(config.features, config.latent, config.width, 1, 9)
 
-    def forward(self, images: ImageInput) -> "LatentVonMises":
+    def posterior(self, images: ImageInput) -> "LatentVonMises":
         return LatentVonMises(self, self.encoder(images))
 
     def loss(
@@ -158,10 +159,11 @@ class VonMisesCVAE(Baseline):
         q: Float[Tensor, "rotations batch 4"],
         *,
         weights: Float[Tensor, "rotations batch"] | None = None,
+        smoothing: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
         """Minus the evidence's lower bound, with one draw of the latent a rotation and the divergence in closed form."""
-        return minus_mean(self(images).lower_bound(as_unit_quat(q), generator), weights)
+        return minus_mean(self.posterior(images).lower_bound(as_unit_quat(q), generator), weights)
 
 
 class Gaussian:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 
 from aquamam.errors import InputError
 from aquamam.files import write_bytes, write_json
-from aquamam.network.model import AQuaMaM, ModelConfig
-from aquamam.posterior.distribution import learn
+from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
+from aquamam.posterior.calibration import Calibration
 
 FORMAT = "aquamam-1"
 
@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-def build(kind: str, config: dict[str, Any]) -> nn.Module:
+def build(kind: str, config: dict[str, Any]) -> RotationModel:
     """A freshly initialised model of that kind."""
     if kind not in KINDS:
         raise InputError(f"a model's kind must be one of {', '.join(KINDS)}, got {kind!r}.")
@@ -69,7 +69,7 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
 
 
 def save_model(
-    model: nn.Module, path: str | os.PathLike[str], info: dict[str, Any] | None = None, *, half: bool = False
+    model: RotationModel, path: str | os.PathLike[str], info: dict[str, Any] | None = None, *, half: bool = False
 ) -> Path:
     """Save weights and config to a `.safetensors` file, or to a folder (`model.safetensors` and `config.json`).
 
@@ -78,8 +78,12 @@ def save_model(
     path = Path(path)
     if model.kind not in KINDS:
         raise InputError(f"a checkpoint holds one of {', '.join(KINDS)}, got {model.kind!r}; save the model inside it.")
-    info = {**getattr(model, "info", {}), **(info or {})}
-    description = {"kind": model.kind, "config": model.config.to_dict(), "info": info}  # type: ignore[union-attr,operator]
+    description = {
+        "kind": model.kind,
+        "config": model.config.to_dict(),
+        "calibration": model.calibration.to_dict(),
+        "info": {**model.info, **(info or {})},
+    }
     file = path if path.suffix == ".safetensors" else path / "model.safetensors"
     state = {k: v.half() if half and v.is_floating_point() else v for k, v in model.state_dict().items()}
     save_tensors(file, state, description)
@@ -117,10 +121,10 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> nn.Module:
+def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> RotationModel:
     """A model in evaluation mode from a bundled name or a checkpoint's path."""
     path = resolve(name_or_path)
-    tensors, description = load_tensors(path)
+    tensors, description = modernised(*load_tensors(path))
     if not {"kind", "config"} <= description.keys():
         raise InputError(f"{path} holds no model (it may be a training state); point at model.safetensors beside it.")
     info = description.get("info", {})
@@ -141,9 +145,31 @@ def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "
             f"{path} holds numbers that are not finite, first in {infinite[0]!r}; the file is damaged or edited."
         )
     model.load_state_dict(tensors)
-    learn(model, **info)
-    model.source = path  # type: ignore[assignment]  # a fitted part's mesh lies beside it
+    model.learn(**info)
+    model.calibration = Calibration.from_dict(description.get("calibration", {}))
+    model.source = path
     return model.to(device).eval()
+
+
+def modernised(
+    tensors: dict[str, Tensor], description: dict[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A checkpoint of version 0.1 as of today: what was fitted to held-out images stood in its config and its info.
+
+    Corrections that no longer exist (state-dependent temperatures, bent logits, slivers that spill) are left out.
+    """
+    config, info = description.get("config"), description.get("info", {})
+    if not isinstance(config, dict) or not isinstance(info, dict) or "calibration" in description:
+        return tensors, description
+    config, info = dict(config), dict(info)
+    sharpness = config.pop("sharpness", (1.0, 1.0, 1.0))
+    for gone in ("certainty", "contrast", "spill"):
+        config.pop(gone, None)
+    calibration = {"temperatures": [1 / factor for factor in sharpness], "scores": info.pop("calibration", None)}
+    if "alike" in info:
+        info["lookalikes"] = info.pop("alike")
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("certainty.")}
+    return tensors, {**description, "config": config, "info": info, "calibration": calibration}
 
 
 def import_original(path: str | os.PathLike[str], *, heads: int = 8) -> AQuaMaM:

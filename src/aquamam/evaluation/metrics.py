@@ -93,20 +93,6 @@ class Coverage(NamedTuple):
     standard_error: Float[Tensor, "levels"]
 
 
-def density_pit(
-    truth: Float[Tensor, "*batch"], samples: Float[Tensor, "samples *batch"], u: Float[Tensor, "*batch"]
-) -> Float[Tensor, "*batch"]:
-    r"""Mass of the highest-density region that just holds the truth, from log densities at the truth and at samples:
-
-    $$(\#\{s : p(s) > p(t)\} + u\,(\#\{s : p(s) = p(t)\} + 1)) / (S + 1).$$
-
-    With u uniform in [0, 1) it is exactly uniform, for any number of samples and whatever the ties, if truths are draws from their
-    distributions. Truths that gather near 1 mean a distribution that is too sure, near 0 one that is not sure enough.
-    """
-    above, ties = (samples > truth).sum(0), (samples == truth).sum(0)
-    return ((above + u.double() * (ties + 1)) / (len(samples) + 1)).to(u.dtype)
-
-
 def ks_uniform(u: Float[Tensor, "n"]) -> Float[Tensor, ""]:
     r"""Kolmogorov-Smirnov distance of values in [0, 1] from uniform, $\sup_x |F_n(x) - x|$."""
     if u.numel() == 0:

@@ -39,7 +39,6 @@ class Cells:
     density: str
     # bins that the boundary cuts start with the share of their volume that is left, see `log_share`
     by_volume: bool = False
-    spill: float = 0.0  # the outermost bins pass their probability inwards if less than this share of them is left
 
     @classmethod
     def make(
@@ -49,17 +48,14 @@ class Cells:
         density: str = "cells",
         *,
         by_volume: bool = False,
-        spill: float = 0.0,
     ) -> "Cells":
         if bins < 1:
             raise InputError(f"bins must be a positive whole number, got {bins}.")
         if density not in ("cells", "paper"):
             raise InputError(f"density must be 'cells' or 'paper', got {density!r}.")
-        if not 0 <= spill <= 1:
-            raise InputError(f"spill must be a share from 0 to 1, got {spill}.")
-        if (by_volume or spill) and density != "cells":
-            raise InputError(f"{'by_volume' if by_volume else 'spill'} needs density 'cells', got {density!r}.")
-        return cls(get_chart(chart), bins, density, by_volume, spill)
+        if by_volume and density != "cells":
+            raise InputError(f"by_volume needs density 'cells', got {density!r}.")
+        return cls(get_chart(chart), bins, density, by_volume)
 
     @property
     def width(self) -> float:
@@ -118,33 +114,9 @@ class Cells:
     def restrict(
         self, logits: Float[Tensor, "*batch bins"], prefix: Int[Tensor, "*batch c"]
     ) -> Float[Tensor, "*batch bins"]:
-        """Logits of the next bin given the bins so far: -inf where illegal, less where cut if cells count by volume or spill."""
+        """Logits of the next bin given the bins so far: -inf where illegal, less where cut if cells count by volume."""
         logits = logits.masked_fill(self.illegal(prefix), -torch.inf)
-        if self.by_volume:
-            logits = logits + self.log_share(prefix)
-        return self._spilt(logits, prefix) if self.spill else logits
-
-    def _spilt(
-        self, logits: Float[Tensor, "*batch bins"], prefix: Int[Tensor, "*batch c"]
-    ) -> Float[Tensor, "*batch bins"]:
-        """Logits after the outermost bins have passed on what they cannot hold.
-
-        Where the earlier bins are a little off, a network may see the rotation just beyond the boundary, and all that it has gathers in
-        the outermost bin, however thin. A bin of which a share s < `spill` is left keeps s / `spill` of its probability; the rest goes to
-        its neighbour inwards. No density then grows beyond that of a bin which has room.
-        """
-        first = self.first_legal(prefix)[..., None]
-        share = self.log_share(prefix).gather(-1, first)
-        several = first + 1 < self.bins - 2 - first  # else there is no neighbour, or both sides have the same
-        kept = torch.where(several, (share - math.log(self.spill)).clamp_max(0), 0.0)
-        gone = torch.log(-torch.expm1(kept)).clamp_min(-1e4)  # finite, for the sake of gradients
-        spilt = logits.clone()
-        for edge, neighbour in ((first, first + 1), (self.bins - 1 - first, self.bins - 2 - first)):
-            neighbour = neighbour.clamp(0, self.bins - 1)
-            outer, inner = logits.gather(-1, edge), logits.gather(-1, neighbour)
-            spilt = spilt.scatter(-1, neighbour, torch.where(several, torch.logaddexp(inner, outer + gone), inner))
-            spilt = spilt.scatter(-1, edge, outer + kept)
-        return spilt
+        return logits + self.log_share(prefix) if self.by_volume else logits
 
     def log_share(self, prefix: Int[Tensor, "*batch c"]) -> Float[Tensor, "*batch bins"]:
         r"""About the log of the share of each next bin that the boundary leaves, at least `THINNEST`; 0 inside.

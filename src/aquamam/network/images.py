@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
@@ -137,3 +138,13 @@ def _check(images: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
                 f"floating-point images must lie in [0, 1], got values from {low:.4g} to {high:.4g}; try images / 255."
             )
     return images
+
+
+def as_categories(categories: ImageInput, count: int) -> Int64[Tensor, "batch"]:
+    """Whole numbers from 0 to count - 1, which the toy has instead of images."""
+    if not isinstance(categories, Tensor) or categories.is_floating_point() or categories.ndim != 1:
+        raise InputError("this model reads categories, a 1-D tensor of whole numbers, not images.")
+    if len(categories) and not 0 <= int(categories.min()) <= int(categories.max()) < count:
+        came = f"{int(categories.min())} to {int(categories.max())}"
+        raise InputError(f"categories run from 0 to {count - 1}, got {came}.")
+    return categories.long()

@@ -1,7 +1,7 @@
-"""The parts of the network: embeddings, and Transformer blocks that keep an image's prefix apart from the rotations that follow it.
+"""The parts of the network: embeddings, and Transformer blocks that keep an image apart from the rotations that follow it.
 
-Under the partially causal mask the patch tokens and [START] never see a rotation token. A block therefore has two entrances: `prefix` runs
-once for an image, and `extend` runs the rotation tokens of any number of rotations against the keys and values it left behind.
+Under the partially causal mask the patch tokens and [START] never see a rotation token. So an image is encoded once (`Block.encode`), and
+the tokens of any number of rotations attend to the keys and values that it left behind (`Block.extend`).
 """
 
 import math
@@ -14,26 +14,37 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from aquamam.network import products
-from aquamam.network import spare
-
 
 class KeysValues(NamedTuple):
-    """Keys and values of one image's prefix in one layer, shared by all rotations of that image."""
+    """Keys and values of one layer: of an image's tokens, which all its rotations share, or of each rotation's own tokens."""
 
-    keys: Float[Tensor, "batch heads tokens head_dim"]
-    values: Float[Tensor, "batch heads tokens head_dim"]
-
-
-# Hidden activations of the images that are encoded at once, in floats a thread: few enough to stay in cache and in memory that is already
-# mapped, many enough that the weights are not read over and over.
-CACHE_FLOATS = 1 << 20
+    keys: Float[Tensor, "batch heads *tokens head_dim"]
+    values: Float[Tensor, "batch heads *tokens head_dim"]
 
 
-def _recorded(x: Tensor) -> bool:
-    """Whether somebody may ask for gradients or a graph; otherwise, on CPUs, results may be written in place."""
-    recording = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
-    return recording or x.device.type != "cpu" or x.dtype != torch.float32
+def attend(
+    query: Float[Tensor, "batch heads *rows head_dim"],
+    image: KeysValues,
+    own: KeysValues | None = None,
+    mask: Float[Tensor, "steps total"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "batch heads *rows head_dim"]:
+    r"""$\mathrm{softmax}(Q K^T / \sqrt{d}) V$ over an image's tokens and, with rows (rotations, steps), each rotation's own ones.
+
+    The image's keys are never copied: all rotations of an image are rows of one matrix product. A rotation's own tokens are few, so theirs
+    are sums of products instead of thousands of tiny matrix products.
+    """
+    if own is None:
+        return F.scaled_dot_product_attention(query, image.keys, image.values, dropout_p=dropout)
+    assert mask is not None
+    rows, tokens = query.shape[2:4], image.keys.shape[2]
+    query = query / math.sqrt(query.shape[-1])
+    shared = query.flatten(2, 3) @ image.keys.mT
+    private = (query[..., None, :] * own.keys[:, :, :, None]).sum(-1) + mask  # (batch, heads, rotations, steps, total)
+    weights = F.dropout(torch.cat([shared, private.flatten(2, 3)], -1).softmax(-1), dropout)
+    mine = weights[..., tokens:].unflatten(2, rows)[..., None]
+    attended = (weights[..., :tokens] @ image.values).unflatten(2, rows)
+    return attended + (mine * own.values[:, :, :, None]).sum(-2)
 
 
 class Block(nn.Module):
@@ -54,149 +65,48 @@ class Block(nn.Module):
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
 
-    def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """(..., tokens, dim) -> (..., heads, tokens, head_dim)"""
-        return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
-
-    def _finish(self, x: Tensor, attended: Tensor, again: bool = False, in_place: bool = False) -> Tensor:
-        if not self.unrecorded(x):
-            x = x + self._drop(self.out(attended))
-            return x + self._drop(self.linear2(self._drop(F.gelu(self.linear1(self.norm2(x))))))
-        rows = products.plus_linear(x.flatten(0, -2), attended.flatten(0, -2), self.out, again=again, in_place=in_place)
-        hidden = products.linear_gelu(self.norm2(rows), self.linear1, again=again)
-        return products.plus_linear(rows, hidden, self.linear2, again=again, in_place=in_place).reshape(x.shape)
-
-    def _qkv(self, y: Tensor, skip: int = 0, again: bool = False) -> Tensor:
-        """Queries, keys and values, without the first `skip` numbers."""
-        if self.unrecorded(y):
-            return products.linear(y, self.qkv, skip=skip, again=again)
-        return F.linear(y, self.qkv.weight[skip:], self.qkv.bias[skip:])
-
-    def unrecorded(self, x: Tensor) -> bool:
-        """Whether nobody will ask for gradients, a graph or dropout: then results may be written in place, a few images at a time."""
-        return not (self.training or _recorded(x))
-
-    def prefix(
-        self, x: Float[Tensor, "batch tokens dim"], last: bool = False
-    ) -> tuple[Float[Tensor, "batch outputs dim"], KeysValues]:
-        """Full attention among patch tokens and [START]. In the last layer only [START] is read afterwards, so only it is computed.
-
-        Where nobody asks for gradients, other layers write their result over x.
-        """
-        if not self.unrecorded(x):
-            return self._prefix(x, last)
-        x = x.contiguous()  # or rows of it would be copies, and what is written over them lost
-        if len(x) == 1:
-            return self._prefix(x, last, again=True, in_place=not last)
-        # So few images at a time that activations stay in cache and in memory already mapped: only keys and values last. These are laid
-        # out head by head, as the products of `extend` want them.
-        batch, tokens, dim = x.shape
-        out = x.new_empty(batch, 1, dim) if last else x
-        keys, values = spare.empty(2, batch, self.heads, tokens, dim // self.heads)
-        fitting = CACHE_FLOATS * torch.get_num_threads() // (tokens * self.linear1.out_features)
-        at_once = 1 << max(0, fitting.bit_length() - 1)  # a power of two: many batches are whole numbers of them
-        for start in range(0, batch, at_once):
-            few = slice(start, min(start + at_once, batch))
-            again = few.stop - start in (1, at_once)
-            done, (keys[few], values[few]) = self._prefix(x[few], last, again, in_place=not last)
-            if last:
-                out[few] = done
-        return out, KeysValues(keys, values)
-
-    def _prefix(self, x: Tensor, last: bool, again: bool = False, in_place: bool = False) -> tuple[Tensor, KeysValues]:
-        """again: one image, or as many as `prefix` always takes at once. in_place: the result is written over x."""
-        y = self.norm1(x)
-        if last:
-            dim = x.shape[-1]
-            query = F.linear(y[:, -1:], self.qkv.weight[:dim], self.qkv.bias[:dim])
-            key, value = self._qkv(y, dim, again).chunk(2, -1)
-            x = x[:, -1:]
-        else:
-            query, key, value = self._qkv(y, again=again).chunk(3, -1)
-        query, key, value = (self._heads(part) for part in (query, key, value))
-        attended = F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout if self.training else 0.0)
-        out = self._finish(x, attended.transpose(1, 2).flatten(-2), again and not last, in_place)
-        return out, KeysValues(key, value)
-
-    def together(
-        self, x: Float[Tensor, "batch tokens dim"], mask: Float[Tensor, "queries tokens"], last: bool = False
-    ) -> Float[Tensor, "batch outputs dim"]:
-        """`prefix` and `extend` in one, for training: [START] and the tokens after it attend by the mask, the patch tokens to one another.
-
-        In the last layer the patch tokens are not computed.
-        """
-        start = x.shape[1] - len(mask)
-        y, dropout = self.norm1(x), self.dropout if self.training else 0.0
-        query, key, value = (self._heads(part) for part in self.qkv(y).chunk(3, -1))
-        if last:
-            attended = F.scaled_dot_product_attention(query[:, :, start:], key, value, mask, dropout)
-            x = x[:, start:]
-        else:
-            of_image, after = query.split([start + 1, len(mask) - 1], 2)  # slices would have gradients full of zeros
-            image = slice(0, start + 1)
-            parts = [
-                F.scaled_dot_product_attention(of_image, key[:, :, image], value[:, :, image], dropout_p=dropout),
-                F.scaled_dot_product_attention(after, key, value, mask[1:], dropout),
-            ]
-            attended = torch.cat(parts, 2)
-        return self._finish(x, attended.transpose(1, 2).flatten(-2))
+    def encode(
+        self, x: Float[Tensor, "batch tokens dim"], read: slice = slice(None)
+    ) -> tuple[Float[Tensor, "batch read dim"], KeysValues]:
+        """Full attention among patch tokens and [START]; only the tokens that are read afterwards are computed."""
+        query, key, value = (self._split(part) for part in self.qkv(self.norm1(x)).chunk(3, -1))
+        image = KeysValues(key, value)
+        return self._finish(x[:, read], attend(query[:, :, read], image, dropout=self._dropout)), image
 
     def extend(
         self,
         x: Float[Tensor, "batch rotations steps dim"],
-        prefix: KeysValues,
-        past: Float[Tensor, "batch rotations earlier twodim"] | None,
+        image: KeysValues,
+        past: Float[Tensor, "batch rotations earlier twodim"] | None = None,
+        mask: Float[Tensor, "steps total"] | None = None,
     ) -> tuple[Float[Tensor, "batch rotations steps dim"], Float[Tensor, "batch rotations total twodim"]]:
-        """Rotation tokens: one softmax over the shared prefix and the rotation's own tokens so far, the prefix never copied."""
-        steps, dim = x.shape[-2:]
-        if steps == x.shape[1] == 1 and self.unrecorded(x):
-            return self._extend_one(x, prefix, past)
-        query, own = self._qkv(self.norm1(x)).split([dim, 2 * dim], -1)
+        """Rotation tokens, which see the image and, unless a mask says otherwise, the rotation's tokens up to themselves.
+
+        Keys and values of all of the rotation's tokens so far are returned, to go on from there.
+        """
+        query, own = self.qkv(self.norm1(x)).split([x.shape[-1], 2 * x.shape[-1]], -1)
         if past is not None:
             own = torch.cat([past, own], 2)
-        total = own.shape[2]
-        query = query.unflatten(-1, (self.heads, -1)) / math.sqrt(dim // self.heads)
-        own_key, own_value = (part.unflatten(-1, (self.heads, -1)) for part in own.chunk(2, -1))
+        if mask is None:
+            steps, total = x.shape[2], own.shape[2]
+            mask = x.new_full((steps, total), -torch.inf).triu(total - steps + 1)
+        tokens = KeysValues(*(self._split(part) for part in own.chunk(2, -1)))
+        return self._finish(x, attend(self._split(query), image, tokens, mask, self._dropout)), own
 
-        # one matrix product an image and head, however many rotations: (batch, heads, rotations * steps, tokens)
-        shared = query.flatten(1, 2).transpose(1, 2) @ prefix.keys.transpose(-1, -2)
-        # a rotation's own tokens are at most two: sums of products, not thousands of tiny matrix products
-        if steps == 1:
-            private = (query * own_key).sum(-1).permute(0, 3, 1, 2)  # (batch, heads, rotations, total)
-        else:
-            scores = [
-                (query * own_key[:, :, t : t + 1]).sum(-1) for t in range(total)
-            ]  # (batch, rotations, steps, heads)
-            for t in range(total - steps + 1, total):  # a token does not see later ones
-                sees = t - total + steps
-                scores[t] = torch.cat([torch.full_like(scores[t][:, :, :sees], -torch.inf), scores[t][:, :, sees:]], 2)
-            private = torch.stack(scores, -1).flatten(1, 2).transpose(1, 2)
-        weights = self._drop(torch.cat([shared, private], -1).softmax(-1))
-        attended = (weights[..., :-total] @ prefix.values).transpose(1, 2).unflatten(1, (-1, steps))
-        mine = weights[..., -total:].transpose(1, 2).unflatten(1, (-1, steps))[..., None]
-        for t in range(total):
-            attended = torch.addcmul(attended, mine[..., t, :], own_value[:, :, t : t + 1])
-        return self._finish(x, attended.flatten(-2)), own
+    @property
+    def _dropout(self) -> float:
+        return self.dropout if self.training else 0.0
 
-    def _extend_one(self, x: Tensor, prefix: KeysValues, past: Tensor | None) -> tuple[Tensor, Tensor]:
-        """`extend` for one token of one rotation an image, where the number of operations is what takes time."""
-        batch, dim = len(x), x.shape[-1]
-        size = dim // self.heads
-        qkv = products.few_linear(products.few_norm(x, self.norm1), self.qkv)
-        own = qkv[..., dim:] if past is None else torch.cat([past, qkv[..., dim:]], 2)
-        total = own.shape[2]
-        query = qkv[..., :dim].mul(1 / math.sqrt(size)).reshape(batch * self.heads, 1, size)
-        own_key, own_value = own.reshape(batch, total, 2, self.heads, size).permute(2, 0, 3, 1, 4).flatten(1, 2)
-        shared = torch.bmm(query, prefix.keys.flatten(0, 1).transpose(1, 2))
-        weights = torch.cat([shared, torch.bmm(query, own_key.transpose(1, 2))], -1).softmax(-1)
-        attended = torch.bmm(weights[..., -total:], own_value)
-        attended = torch.baddbmm(attended, weights[..., :-total], prefix.values.flatten(0, 1))
-        rows = products.plus_linear(x.reshape(batch, dim), attended.reshape(batch, dim), self.out)
-        hidden = products.linear_gelu(products.few_norm(rows, self.norm2), self.linear1)  # images may be many
-        return products.plus_linear(rows, hidden, self.linear2).reshape(x.shape), own
+    def _split(self, x: Float[Tensor, "batch *rows dim"]) -> Float[Tensor, "batch heads *rows head_dim"]:
+        return x.unflatten(-1, (self.heads, -1)).movedim(-2, 1)
+
+    def _finish(
+        self, x: Float[Tensor, "batch *rows dim"], attended: Float[Tensor, "batch heads *rows head_dim"]
+    ) -> Float[Tensor, "batch *rows dim"]:
+        """What follows attention: its output layer and the MLP, each beside a skip."""
+        x = x + F.dropout(self.out(attended.movedim(1, -2).flatten(-2)), self._dropout)
+        hidden = F.dropout(F.gelu(self.linear1(self.norm2(x))), self._dropout)
+        return x + F.dropout(self.linear2(hidden), self._dropout)
 
 
 class ScaledLinear(nn.Linear):
@@ -227,12 +137,7 @@ class ComponentEmbedding(nn.Module):
     def forward(self, q: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch dim"]:
         phase = q[..., None] * self.frequency  # type: ignore[operator]
         waves = torch.stack([phase.sin(), phase.cos()], -1).flatten(-2)
-        x = torch.cat([q[..., None], waves], -1)
-        if _recorded(x) or x.numel() >= products.FEW * x.shape[-1]:
-            return self.mlp(x)
-        for layer in self.mlp:
-            x = products.few_gelu(x) if isinstance(layer, nn.GELU) else layer(x)
-        return x
+        return self.mlp(torch.cat([q[..., None], waves], -1))
 
 
 class CategoryEmbedding(nn.Module):
@@ -259,9 +164,7 @@ class PatchEmbedding(nn.Module):
         patch, (height, width) = self.project.kernel_size[0], images.shape[-2:]
         grid = images.unflatten(-1, (width // patch, patch)).unflatten(-3, (height // patch, patch))
         patches = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (batch, tokens, channels * patch * patch)
-        if _recorded(patches):
-            return F.linear(patches, self.project.weight.flatten(1), self.project.bias)
-        return products.linear(patches, self.project, again=len(patches) == 1)
+        return F.linear(patches, self.project.weight.flatten(1), self.project.bias)
 
 
 class ResidualBlock(nn.Module):

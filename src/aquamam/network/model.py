@@ -1,18 +1,19 @@
 """AQuaMaM: an image and the first components of a quaternion in, the distribution of the next component out."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from aquamam.network import onepass
-from aquamam.geometry.cells import Cells
 from aquamam.config import Config
 from aquamam.errors import InputError
-from aquamam.network.images import ImageInput, as_image_batch
+from aquamam.geometry.cells import Cells
+from aquamam.geometry.symmetry import SymmetryGroup, told_symmetry
+from aquamam.network.images import ImageInput, as_categories, as_image_batch
 from aquamam.network.layers import (
     NORMS,
     Block,
@@ -24,10 +25,10 @@ from aquamam.network.layers import (
     ScaledLinear,
     normalise,
 )
+from aquamam.posterior.calibration import Calibration
+from aquamam.posterior.distribution import Calibrated, RotationDistribution
+from aquamam.posterior.equal_views import EqualViews, Lookalikes
 from aquamam.posterior.sentences import QuaternionSentences
-
-KNOTS = (1.0, 2.0)  # where `contrast` changes, in nats below the highest logit
-SWING = math.log(4)  # a state makes logits at most so many times as sharp, or flat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,6 @@ class ModelConfig(Config):
     chart: str = "atlas"
     density: str = "cells"
     by_volume: bool = False  # the network starts from the volumes of cells, see `Cells.log_share`
-    spill: float = 0.0  # bins with less than this share left pass their probability inwards, see `Cells.restrict`
     dim: int = 512  # d_model
     heads: int = 8
     layers: int = 6
@@ -55,11 +55,6 @@ class ModelConfig(Config):
     stem_blocks: tuple[int, ...] = (1, 1, 1)  # residual blocks of each stage
     stem_norm: str = "group"  # or "batch"
     scaled_heads: bool = False  # one learnt factor for all logits of a head
-    # factors of the logits of the three tokens, set by `tempering.temper`
-    sharpness: tuple[float, ...] = (1.0, 1.0, 1.0)
-    # what a logit of the second and third token counts that lies up to 1, up to 2 and more below the highest, set by `temper_contrast`
-    contrast: tuple[float, ...] = (1.0, 1.0, 1.0)
-    certainty: bool = False  # further factors that depend on the state which the logits come from, set by it, too
     categories: int = 6  # for embedding="category"
     tokens: int = 196  # for embedding="category"
 
@@ -82,10 +77,6 @@ class ModelConfig(Config):
             raise InputError(f"layers and hidden must be positive, got layers={self.layers}, hidden={self.hidden}.")
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout must lie in [0, 1), got {self.dropout}.")
-        if len(self.sharpness) != 3 or not all(0 < factor < math.inf for factor in self.sharpness):
-            raise InputError(f"sharpness must be three positive factors, got {self.sharpness}.")
-        if len(self.contrast) != 3 or not all(0 < slope < math.inf for slope in self.contrast):
-            raise InputError(f"contrast must be three positive slopes, got {self.contrast}.")
         if self.embedding not in ("patches", "stem", "category"):
             raise InputError(f"embedding must be patches, stem or category, got {self.embedding!r}.")
         step = self.patch_size if self.embedding == "patches" else 2 ** len(self.stem)
@@ -102,19 +93,88 @@ class ModelConfig(Config):
 
     @property
     def cells(self) -> Cells:
-        return Cells.make(self.chart, self.bins, self.density, by_volume=self.by_volume, spill=self.spill)
+        return Cells.make(self.chart, self.bins, self.density, by_volume=self.by_volume)
 
 
-class AQuaMaM(nn.Module):
-    """`model(images)` is a posterior: a `torch.distributions.Distribution` over rotations with exact likelihoods and samples."""
+class RotationModel(nn.Module):
+    """`model(images)` is a posterior: a `torch.distributions.Distribution` over rotations with exact likelihoods and samples.
+
+    A system tells `posterior` and, where it trains otherwise, `loss`. What is known besides is added here, for every system alike: which
+    rotations of the object are indistinguishable in an image, and what held-out images say (`calibration`).
+    """
+
+    kind: ClassVar[str]
+    output_layers: ClassVar[tuple[str, ...]] = ()  # may learn at a rate of their own
+    config: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calibration = Calibration()
+        self.info: dict[str, Any] = {}
+        self.symmetry: SymmetryGroup | None = None  # of the object, where it is known and more than none
+        self.lookalikes: Lookalikes | None = None
+        self.source: Path | None = None  # the file that it was loaded from; a fitted part's mesh lies beside it
+
+    def posterior(self, images: ImageInput) -> RotationDistribution:
+        """What the network alone says."""
+        raise NotImplementedError(f"{type(self).__name__} must define posterior.")
+
+    def forward(self, images: ImageInput) -> RotationDistribution:
+        """The posterior of each image: tensor (B, C, H, W), uint8 or float in [0, 1]; a PIL image; a list of them; categories (B,)."""
+        return self.informed(self.posterior(images))
+
+    def informed(self, posterior: RotationDistribution) -> RotationDistribution:
+        """A posterior of the network with what is known besides."""
+        if self.lookalikes is not None:
+            posterior = EqualViews(posterior, self.lookalikes)
+        return Calibrated(posterior, self.calibration)
+
+    def loss(
+        self,
+        images: ImageInput,
+        q: Float[Tensor, "rotations batch 4"],
+        *,
+        weights: Float[Tensor, "rotations batch"] | None = None,
+        smoothing: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, ""]:
+        """What training minimises: minus the log-likelihood of the true rotations (xyzw), summed with their weights over the rotations
+        of an image and averaged over images. Models with bins smear their labels by `smoothing` bins."""
+        return minus_mean(self.posterior(images).log_prob(q), weights)
+
+    def prepare(self, images: ImageInput) -> Tensor:
+        """Validate and stack the input as the network reads it."""
+        raise NotImplementedError(f"{type(self).__name__} must define prepare.")
+
+    def learn(self, **info: Any) -> None:
+        """Add to the model's description, which its checkpoint keeps; what it says of the object is used from now on."""
+        self.info = {**self.info, **info}
+        self.symmetry = told_symmetry(self.info)
+        told = self.info.get("lookalikes")
+        self.lookalikes = None if told is None else Lookalikes.from_dict(told)
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+
+def minus_mean(
+    value: Float[Tensor, "rotations batch"], weights: Float[Tensor, "rotations batch"] | None
+) -> Float[Tensor, ""]:
+    """Minus the (weighted) sum over an image's rotations, averaged over images; weights sum to one over an image's rotations."""
+    total = value.mean(0) if weights is None else (value * weights).sum(0)
+    return -total.mean().float()
+
+
+class AQuaMaM(RotationModel):
+    """A Transformer that reads an image and models a quaternion's components one after the other as bins."""
 
     kind = "aquamam"
-    smooths_labels = True  # `loss` takes `smoothing`
-    output_layers = ("head", "first_head", "certainty")  # may learn at a rate of their own
+    output_layers = ("head", "first_head")
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.config = config
+        self.config: ModelConfig = config
         self.cells = config.cells
         self.embed: nn.Module
         if config.embedding == "category":
@@ -136,19 +196,8 @@ class AQuaMaM(nn.Module):
             # with several charts the first token also names the chart, and the later ones must be told of it
             self.first_head = head(config.dim, self.cells.first_tokens)
             self.chart_embed = nn.Embedding(self.cells.chart.count, config.dim)
-        self.certainty: nn.Linear | None = None
-        if config.certainty:
-            self.add_certainty()
 
-    def add_certainty(self) -> nn.Linear:
-        """Factors that depend on the state, all 1 at first."""
-        self.certainty = nn.Linear(self.config.dim, 3, device=self.start.device)
-        nn.init.zeros_(self.certainty.weight)
-        nn.init.zeros_(self.certainty.bias)
-        return self.certainty
-
-    def forward(self, images: ImageInput) -> QuaternionSentences:
-        """The posterior of each image: tensor (B, 3, H, W), uint8 or float in [0, 1]; a PIL image; a list of them; categories (B,)."""
+    def posterior(self, images: ImageInput) -> QuaternionSentences:
         return QuaternionSentences(self.encode(images), self.cells)
 
     def loss(
@@ -160,11 +209,7 @@ class AQuaMaM(nn.Module):
         smoothing: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
-        """What training minimises: minus the log-likelihood of the true rotations (xyzw), summed with their weights over the rotations
-        of an image and averaged over images; `smoothing` smears the bin labels. Nothing here is random but dropout."""
-        log_p = self(images).smoothed_log_prob(q, smoothing)
-        log_p = log_p.mean(0) if weights is None else (log_p * weights).sum(0)
-        return -log_p.mean().float()
+        return minus_mean(self.posterior(images).smoothed_log_prob(q, smoothing), weights)
 
     def encode(self, images: ImageInput) -> "Prefix":
         """Run the images through the network once; any number of rotations then costs two tokens each."""
@@ -176,28 +221,6 @@ class AQuaMaM(nn.Module):
         if copies is not None and len(copies) != len(start):
             start, layers = start[copies], [KeysValues(k[copies], v[copies]) for k, v in layers]
         return Prefix(self, layers, start)
-
-    def together(
-        self,
-        images: Tensor,
-        chart: Int[Tensor, "rotations batch"],
-        seen: Float[Tensor, "rotations batch 2"],
-    ) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "rotations batch 2 dim"]]:
-        """What the heads read for the first token and for the others, of images in [-1, 1] or categories whose rotations are known
-        beforehand: all tokens of an image are one sequence, and the gradients of few images with many rotations take a fifth less time
-        than those of `encode` and `Prefix.states`."""
-        rotations = len(seen)
-        x, known = self.embedded(images), self.embedded_rotations(chart.T, seen.transpose(0, 1), range(2))
-        x = torch.cat([x, known.flatten(1, 2)], 1)
-        # [START] sees the image, a rotation's first token itself too, and its second both
-        token = torch.arange(2 * rotations, device=x.device)
-        own = (token // 2 == token[:, None] // 2) & (token <= token[:, None])
-        mask = x.new_zeros(len(token) + 1, x.shape[1])
-        mask[:, -len(token) :].masked_fill_(~nn.functional.pad(own, (0, 0, 1, 0)), -torch.inf)
-        for i, block in enumerate(self.blocks):
-            x = block.together(x, mask, last=i == len(self.blocks) - 1)  # type: ignore[operator]
-        x = self.norm(x)
-        return x[:, 0], x[:, 1:].unflatten(1, (rotations, 2)).transpose(0, 1)
 
     def embedded(self, images: Tensor) -> Float[Tensor, "batch tokens dim"]:
         """The patch tokens and [START] of images in [-1, 1] or of categories."""
@@ -215,64 +238,30 @@ class AQuaMaM(nn.Module):
 
     def encoded(self, images: Tensor) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]]:
         """The last state of [START], and what every layer keeps of images in [-1, 1] or of categories."""
-        x = self.embedded(images)
-        whole = onepass.encode(self.blocks, x)
-        if whole is not None:
-            return whole
-        layers = []
+        x, layers = self.embedded(images), []
         for i, block in enumerate(self.blocks):
-            x, keys_values = block.prefix(x, last=i == len(self.blocks) - 1)  # type: ignore[operator]
+            last = i == len(self.blocks) - 1  # of which only [START] is read
+            x, keys_values = block.encode(x, slice(-1, None) if last else slice(None))  # type: ignore[operator]
             layers.append(keys_values)
         return x[:, -1], layers
 
     def first_logits(self, start: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch first_tokens"]:
         """Logits of the first token from the last state of the encoder."""
         head = self.first_head if self.cells.chart.count > 1 else self.head
-        state = self.norm(start)[:, None]
-        return self.sharpened(head(state), state, 0)[:, 0]
+        return head(self.norm(start)) / self.calibration.temperatures[0]
 
-    def sharpened(
-        self, logits: Float[Tensor, "*rows steps bins"], states: Float[Tensor, "*rows steps dim"], token: int
-    ) -> Float[Tensor, "*rows steps bins"]:
-        """Logits of the tokens from this one on, times the factors that `tempering` found for them, bent as it found them to need."""
-        tokens = slice(token, token + logits.shape[-2])
-        sharpness = self.config.sharpness[tokens]
-        if self.certainty is not None:
-            log_factor = (states * self.certainty.weight[tokens]).sum(-1) + self.certainty.bias[tokens]
-            factor = logits.new_tensor(sharpness) * torch.exp(SWING * torch.tanh(log_factor / SWING))
-            logits = logits * factor[..., None]
-        elif any(f != 1 for f in sharpness):
-            logits = logits * logits.new_tensor(sharpness)[:, None]
-        return bent(logits, self.config.contrast) if token and self.config.contrast != (1, 1, 1) else logits
+    def later_logits(self, states: Float[Tensor, "*rows steps dim"], token: int) -> Float[Tensor, "*rows steps bins"]:
+        """Logits of the tokens from this one on from the last states of the rotation tokens before them."""
+        temperatures = self.calibration.temperatures[token : token + states.shape[-2]]
+        return self.head(states) / states.new_tensor(temperatures)[:, None]
 
     def prepare(self, images: ImageInput) -> Tensor:
         """Validate and stack the input: (B, channels, H, W), or (B,) categories."""
         if self.config.embedding == "category":
-            return self._prepare_categories(images)
+            return as_categories(images, self.config.categories).to(self.start.device)
         size = (self.config.image_size, self.config.image_size)
         return as_image_batch(images, channels=self.config.channels, size=size).to(self.start.device)
 
-    def _prepare_categories(self, images: ImageInput) -> Int[Tensor, "batch"]:
-        if not isinstance(images, Tensor) or images.is_floating_point() or images.ndim != 1:
-            raise InputError("this model reads categories, a 1-D tensor of whole numbers, not images.")
-        if len(images) and (images.min() < 0 or images.max() >= self.config.categories):
-            raise InputError(
-                f"categories run from 0 to {self.config.categories - 1}, got {int(images.min())} to {int(images.max())}."
-            )
-        return images.to(self.start.device).long()
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(p.numel() for p in self.parameters())
-
-
-def bent(logits: Float[Tensor, "*rows bins"], slopes: Sequence[float]) -> Float[Tensor, "*rows bins"]:
-    """Logits as a function of how far they lie below the highest: piecewise linear, with a slope for each of the ranges between `KNOTS`."""
-    below = logits.amax(-1, keepdim=True) - logits
-    total = below * slopes[0]
-    for knot, slope, before in zip(KNOTS, slopes[1:], slopes):
-        total = total + (below - knot).clamp_min(0) * (slope - before)
-    return -total
 
 
 class Prefix:
@@ -300,7 +289,7 @@ class Prefix:
     ) -> tuple[Float[Tensor, "rotations batch steps bins"], tuple[Tensor, ...]]:
         states, own = self.states(chart, seen, past)
         done = past[0].shape[2] if past else 0
-        return self.model.sharpened(self.model.head(states), states, 1 + done), own
+        return self.model.later_logits(states, 1 + done), own
 
     def states(
         self,
@@ -314,15 +303,8 @@ class Prefix:
         # inside, the images come first: all rotations of an image are then one matrix
         steps = range(done, done + seen.shape[-1])
         x = model.embedded_rotations(chart.T, seen.transpose(0, 1), steps)
-        x, own = self.extended(x, tuple(state.transpose(0, 1) for state in past))
-        return model.norm(x).transpose(0, 1), tuple(state.transpose(0, 1) for state in own)
-
-    def extended(
-        self, x: Float[Tensor, "batch rotations steps dim"], past: tuple[Tensor, ...]
-    ) -> tuple[Float[Tensor, "batch rotations steps dim"], list[Tensor]]:
-        """Rotation tokens after all layers, and what these keep of them."""
         own = []
-        for i, (block, keys_values) in enumerate(zip(self.model.blocks, self.layers)):
-            x, state = block.extend(x, keys_values, past[i] if past else None)  # type: ignore[operator]
-            own.append(state)
-        return x, own
+        for i, (block, image) in enumerate(zip(model.blocks, self.layers)):
+            x, state = block.extend(x, image, past[i].transpose(0, 1) if past else None)  # type: ignore[operator]
+            own.append(state.transpose(0, 1))
+        return model.norm(x).transpose(0, 1), tuple(own)

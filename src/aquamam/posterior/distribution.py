@@ -1,21 +1,22 @@
 """Posteriors: distributions over rotations as `torch.distributions`, with no network inside.
 
-`RotationDistribution` is the interface that every model of the package returns; AQuaMaM's is in `sentences`.
+`RotationDistribution` is the interface that every model of the package returns; AQuaMaM's is in `sentences`. What is known besides the
+network's answer is added by distributions that wrap distributions: `Calibrated` here, `EqualViews` in `equal_views`.
 """
 
-from collections.abc import Callable
-from importlib import import_module
+import copy
+import math
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from aquamam.posterior.equal_views import Alike, told_alike
 from aquamam.errors import InputError
-from aquamam.geometry.rotations import as_unit_quat, convert_log_density, geodesic_angle, multiply
-from aquamam.geometry.symmetry import SymmetryGroup, told_symmetry
+from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, convert_log_density, geodesic_angle, random_quat
+from aquamam.posterior.calibration import Calibration
+from aquamam.posterior.regions import Estimate, Region, find_region
 
 # Largest working set of one chunk of rotations, in floats: about the size of a last-level cache times a few.
 CHUNK_FLOATS = 16_000_000
@@ -25,13 +26,6 @@ def even_chunks(count: int, at_most: int) -> list[int]:
     """Sizes of as few chunks as will do, equal within one: a small last one would keep a matrix product from its full rate."""
     parts = max(1, -(-count // at_most))
     return [(count + part) // parts for part in range(parts)]
-
-
-class Estimate(NamedTuple):
-    """A Monte Carlo estimate and its standard error."""
-
-    value: Float[Tensor, "*batch"]
-    standard_error: Float[Tensor, "*batch"]
 
 
 class TopK(NamedTuple):
@@ -44,18 +38,13 @@ class TopK(NamedTuple):
 class RotationDistribution(Distribution):
     """A batch of distributions over rotations: quaternions xyzw of either sign, log densities with respect to volume pi^2.
 
-    A subclass tells `_log_prob`, `_sample` and `_mode` for quaternions laid out as (rotations, batch, 4), and `_some` if its model may know
-    rotations that look alike; shapes, signs, validation, measures, chunks, equal shares and estimates are settled here.
+    A subclass tells `_log_prob`, `_sample` and `_mode` for quaternions laid out as (rotations, batch, 4); shapes, signs, validation,
+    measures, chunks and estimates are settled here.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.independent(constraints.real, 1)
     has_rsample = False
-    calibration: dict[str, Any] | None = None  # held-out scores of the model that made it; see `regions`
-    symmetry: SymmetryGroup | None = None  # the object's, where its model knows it and it is more than none
-    alike: Alike | None = (
-        None  # the rotations that give one picture and share their probability, where its model knows them
-    )
 
     def __init__(self, batch: int, *, ceiling: float = float("inf")):
         self._batch = batch  # images behind the distribution; batch_shape may be an expanded view of them
@@ -73,6 +62,11 @@ class RotationDistribution(Distribution):
     def _mode(self) -> Float[Tensor, "batch 4"]:
         raise NotImplementedError(f"{type(self).__name__} must define _mode.")
 
+    def _topk(self, k: int) -> TopK:
+        raise InputError(
+            f"topk needs a model with discrete cells, and {type(self).__name__} has none; draw samples instead."
+        )
+
     def _some(self, images: Int64[Tensor, "some"] | slice) -> "RotationDistribution":
         """The distributions of some of the images."""
         raise NotImplementedError(f"{type(self).__name__} must define _some.")
@@ -89,16 +83,8 @@ class RotationDistribution(Distribution):
         With respect to volume pi^2 (uniform = -2.2895) unless `measure` asks for "1" or "8pi2".
         """
         q, sample_shape = self._flatten(value)
-        score = self._own_log_prob if self.alike is None else self._even_log_prob
-        log_p = self._in_chunks(score, q)
+        log_p = self._in_chunks(q)
         return convert_log_density(log_p.reshape(sample_shape + self.batch_shape).to(value.dtype), to=measure)
-
-    def within(self, tolerance: float) -> "RotationDistribution":
-        """A distribution whose total variation distance from this one is at most `tolerance`, and whose `log_prob` is quicker at many
-        rotations of an image, for maps: again an exact density. Where a model has no such thing it is this one itself."""
-        if not 0 <= tolerance < 1:
-            raise InputError(f"tolerance must be a probability from 0 to less than 1, got {tolerance}; try 1e-6.")
-        return self
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw quaternions (xyzw, q_w >= 0), shape (*sample, *batch, 4); a plain number n means (n,)."""
@@ -108,8 +94,6 @@ class RotationDistribution(Distribution):
         copies = self._copies()
         with torch.no_grad():
             q = self._sample(sample_shape.numel() * copies, generator)
-            if self.alike is not None:
-                q = self.alike.draw(q, generator)
         return q.reshape(self._extended_shape(sample_shape))
 
     @property
@@ -142,10 +126,13 @@ class RotationDistribution(Distribution):
         return torch.stack(best).reshape(*self.batch_shape, 4) if best else q.new_zeros((*self.batch_shape, 4))
 
     def topk(self, k: int) -> TopK:
-        """The k best sentences; only models with cells have them."""
-        raise InputError(
-            f"topk needs a model with discrete cells, and {type(self).__name__} has none; draw samples instead."
-        )
+        """The k most probable sentences that a beam of width k finds, with the log-probabilities of their cells."""
+        if k < 1:
+            raise InputError(f"k must be a positive whole number, got {k}.")
+        with torch.no_grad():
+            q, log_p = self._topk(k)
+        shape = (len(q), *self.batch_shape)
+        return TopK(q.expand(*shape, 4), log_p.expand(shape))
 
     def entropy(self, samples: int = 1024, *, generator: torch.Generator | None = None) -> Estimate:  # type: ignore[override]
         """Differential entropy in nats (volume pi^2) as a Monte Carlo mean of -log p, with its standard error."""
@@ -155,9 +142,9 @@ class RotationDistribution(Distribution):
             surprise = -self.log_prob(self.sample((samples,), generator=generator))
         return Estimate(surprise.mean(0), surprise.std(0) / samples**0.5)
 
-    def region(self, level: float = 0.9, **options: Any) -> Any:
-        """The highest-density regions that hold the truth with this probability: `regions.region`, where the options stand."""
-        return import_module("aquamam.posterior.regions").region(self, level, **options)
+    def region(self, level: float = 0.9, **options: Any) -> Region:
+        """The highest-density regions that hold this share of the posterior; `regions.find_region` lists the options."""
+        return find_region(self, level, **options)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "RotationDistribution":
         """A view with a larger batch shape; nothing is copied."""
@@ -168,44 +155,12 @@ class RotationDistribution(Distribution):
         new._batch_shape = batch_shape
         return new
 
-    def _own_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
-        return self._in_chunks(self._log_prob, q)
-
-    def _in_chunks(self, score: Callable[[Tensor], Tensor], q: Tensor) -> Tensor:
-        """The scores of as many rotations at once as fit."""
+    def _in_chunks(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        """`_log_prob` of as many rotations at once as fit."""
         sizes = even_chunks(len(q), self._rotations_per_chunk())
         if len(sizes) == 1:
-            return score(q)
-        if torch.is_grad_enabled():
-            return torch.cat([score(part) for part in q.split(sizes)])
-        # written to their place at once: thousands of small tensors between large ones that come and go would scatter the memory
-        log_p, start = q.new_empty(0), 0
-        for part in q.split(sizes):
-            scores = score(part)
-            if not start:
-                log_p = scores.new_empty(len(q), *scores.shape[1:])
-            log_p[start : start + len(part)] = scores
-            start += len(part)
-        return log_p
-
-    def _even_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
-        """The mean of the density over the class of each rotation."""
-        assert self.alike is not None
-        log_p = self._own_log_prob(q)
-        member = self.alike.members(q)
-        image, row, turn = member[..., 1:].transpose(0, 1).nonzero(as_tuple=True)
-        if not len(image):
-            return log_p
-        # the others of all classes, image by image; images with fewer than others repeat some
-        images, column, counts = image.unique_consecutive(return_inverse=True, return_counts=True)
-        place = torch.arange(len(image), device=q.device) - (counts.cumsum(0) - counts)[column]
-        others = q[:1, images].repeat(int(counts.max()), 1, 1)
-        others[place, column] = multiply(q[row, image], self.alike.turns.to(q)[turn + 1])
-        others_log_p = self._some(images)._own_log_prob(others)[place, column]
-        flat = row * self._batch + image
-        highest = log_p.detach().flatten().scatter_reduce(0, flat, others_log_p.detach(), "amax").clamp_min(-1e30)
-        total = torch.exp(log_p.flatten() - highest).scatter_add(0, flat, torch.exp(others_log_p - highest[flat]))
-        return (highest + total.log()).reshape(log_p.shape) - member.sum(-1).log()
+            return self._log_prob(q)
+        return torch.cat([self._log_prob(part) for part in q.split(sizes)])
 
     def _copies(self) -> int:
         """How often each image occurs in an expanded view."""
@@ -234,16 +189,68 @@ def _broadcastable(a: torch.Size, b: torch.Size) -> bool:
     return all(x == y or x == 1 for x, y in zip(reversed(a), reversed(b)))
 
 
-def carry_knowledge(model: Any, inputs: Any, posterior: Any) -> None:
-    """A forward hook: posteriors know what the model that made them knows of its held-out scores and of its object."""
-    posterior.calibration = getattr(model, "info", {}).get("calibration")
-    posterior.symmetry = getattr(model, "symmetry", None)
-    posterior.alike = getattr(model, "alike", None)
+class Wrapped(RotationDistribution):
+    """A distribution made from another one, which it asks for whatever it does not change."""
+
+    def __init__(self, inner: RotationDistribution):
+        super().__init__(inner._batch, ceiling=inner.ceiling)
+        self.inner = inner
+
+    def around(self, inner: RotationDistribution) -> "Wrapped":
+        """The same wrapping of another distribution."""
+        new = copy.copy(self)
+        new.inner, new._batch, new._batch_shape = inner, inner._batch, inner.batch_shape
+        return new
+
+    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        return self.inner._log_prob(q)
+
+    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+        return self.inner._sample(count, generator)
+
+    def _mode(self) -> Float[Tensor, "batch 4"]:
+        return self.inner._mode()
+
+    def _some(self, images: Int64[Tensor, "some"] | slice) -> RotationDistribution:
+        return self.around(self.inner._some(images))
+
+    def _rotations_per_chunk(self) -> int:
+        return self.inner._rotations_per_chunk()
+
+    def _topk(self, k: int) -> TopK:
+        return self.inner._topk(k)
 
 
-def learn(model: nn.Module, /, **info: Any) -> None:
-    """Add to a model's description, of which its posteriors know the calibration, the symmetries and the lookalikes."""
-    model.info = {**getattr(model, "info", {}), **info}  # type: ignore[assignment]
-    model.symmetry, model.alike = told_symmetry(model.info), told_alike(model.info)  # type: ignore[assignment,arg-type]
-    if carry_knowledge not in model._forward_hooks.values():
-        model.register_forward_hook(carry_knowledge)
+class Calibrated(Wrapped):
+    r"""A posterior with what its model's held-out images say about it.
+
+    A floor, $p = (1 - \epsilon) p_{inner} + \epsilon / \pi^2$: no rotation is impossible, however sure the network is. And conformal scores,
+    by which `region` holds the truth as often as it says.
+    """
+
+    def __init__(self, inner: RotationDistribution, calibration: Calibration):
+        super().__init__(inner)
+        self.calibration = calibration
+
+    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        log_p, floor = self.inner._log_prob(q), self.calibration.floor
+        if not floor:
+            return log_p
+        return torch.logaddexp(log_p + math.log1p(-floor), log_p.new_full((), LOG_UNIFORM + math.log(floor)))
+
+    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+        q, floor = self.inner._sample(count, generator), self.calibration.floor
+        if not floor:
+            return q
+        anywhere = random_quat(q.shape[:-1], generator=generator, dtype=q.dtype, device=q.device)
+        lost = torch.rand(q.shape[:-1], generator=generator, device=q.device) < floor
+        return torch.where(lost[..., None], anywhere, q)
+
+    def _topk(self, k: int) -> TopK:
+        q, log_p = self.inner._topk(k)  # what the floor adds to a cell is less than a millionth
+        return TopK(q, log_p + math.log1p(-self.calibration.floor))
+
+    def region(self, level: float = 0.9, **options: Any) -> Region:
+        """The regions that hold the truth with this probability, if the image is like the held-out ones."""
+        given = options.pop("calibration", True)
+        return find_region(self, level, calibration=self.calibration.scores if given is True else given, **options)

@@ -2,180 +2,75 @@ r"""Sets of rotations that hold the truth as often as they say.
 
 The highest-density region of a posterior at a level is $\{q : p(q) \ge t\}$, with t such that it holds that share of the posterior. A
 posterior may be too sure, or not sure enough. Split conformal prediction mends that: for held-out images with known truths the mass of the
-region that just holds the truth (its PIT, see `metrics.density_pit`) is a score, and a set of all rotations whose score is at most the
+region that just holds the truth (`density_pit`) is a score, and a set of all rotations whose score is at most the
 $\lceil (n + 1) α \rceil$-th smallest of n held-out ones holds the truth of a new image with probability at least α, whatever the model,
-if that image is drawn like the held-out ones. The scores live in the model's `info`, and so in its checkpoint.
+if that image is drawn like the held-out ones.
 """
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
-from tqdm import tqdm
+from torch import Tensor
 
-from aquamam.data.base import RotationDataset
-from aquamam.data.random import uniforms, words
-from aquamam.data.stream import one_pass
-from aquamam.posterior.distribution import Estimate, RotationDistribution, learn
 from aquamam.errors import InputError
-from aquamam.data.labels import draw_labels
-from aquamam.evaluation.metrics import density_pit
-from aquamam.posterior.modes import NEIGHBOURS, angles_deg, cluster
 from aquamam.geometry.rotations import LOG_UNIFORM, random_quat
+from aquamam.posterior.calibration import ConformalScores
+from aquamam.posterior.modes import NEIGHBOURS, angles_deg, cluster
 
 SAMPLES = 500  # rotations drawn for a region
 LARGEST = 0.01  # of all rotations, as much as a ball of 33 degrees: with more, one had better not act
 FINE = 1e4  # log densities are compared to so many parts of a nat: equal cells must tie, whatever else was computed beside them
 
 
-# --- calibration ------------------------------------------------------------------------------------------------------
+class Density(Protocol):
+    """What a region asks of a posterior."""
+
+    batch_shape: torch.Size
+
+    def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor: ...
+
+    def log_prob(self, value: Tensor, measure: str = "pi2") -> Tensor: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """Scores of held-out truths, smallest first, in groups by how spread out the posterior is."""
+class Estimate(NamedTuple):
+    """A Monte Carlo estimate and its standard error."""
 
-    samples: int  # rotations that the scores were ranked among
-    scores: tuple[tuple[float, ...], ...]
-    edges: tuple[float, ...] = ()  # between the groups, in nats of entropy
-
-    def mass(self, level: float, spread: Float[Tensor, "batch"]) -> Float[Tensor, "batch"]:
-        """The share of the posterior to take so that the truth is held with this probability; 1 where too few were held out."""
-        masses = torch.tensor([_quantile(group, level) for group in self.scores], dtype=torch.float64)
-        edges = torch.tensor(self.edges, dtype=torch.float64)
-        return masses[torch.searchsorted(edges, spread.double().cpu().contiguous())].to(spread.device)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
-        return {"samples": self.samples, "scores": [list(group) for group in self.scores], "edges": list(self.edges)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Calibration":
-        """The inverse of `to_dict`."""
-        try:
-            scores = tuple(tuple(float(score) for score in group) for group in data["scores"])
-            found = cls(samples=int(data["samples"]), scores=scores, edges=tuple(map(float, data.get("edges", ()))))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"a calibration must hold samples, scores and edges, got {data!r:.60}; calibrate the model again."
-            ) from error
-        if found.samples < 1 or not scores or len(found.edges) != len(scores) - 1:
-            raise InputError("a calibration must have one edge less than groups of scores; calibrate the model again.")
-        return found
+    value: Float[Tensor, "*batch"]
+    standard_error: Float[Tensor, "*batch"]
 
 
-def _quantile(scores: Sequence[float], level: float) -> float:
-    """The ceil((n + 1) level)-th smallest, or 1 if there are fewer."""
-    rank = math.ceil((len(scores) + 1) * level - 1e-9)
-    return scores[rank - 1] if rank <= len(scores) else 1.0
-
-
-def calibrate(
-    model: nn.Module,
-    dataset: RotationDataset,
-    levels: Sequence[float] = (0.5, 0.9, 0.95),
-    *,
-    samples: int = 200,
-    groups: int = 1,
-    limit: int | None = None,
-    seed: int = 0,
-    batch_size: int = 64,
-    quiet: bool = True,
-) -> dict[str, Any]:
-    """Score held-out images, keep the scores in `model.info["calibration"]`, and return that with the share of the posterior
-    that each level takes ("levels": one for each group).
-
-    The images must be none that the model was trained or chosen on. Save the model afterwards. groups: images are divided into so many
-    by the spread of their posteriors, and each group is calibrated by itself, so that neither sure nor unsure answers pay for the others.
-    """
-    if samples < 20 or groups < 1:
-        raise InputError(f"samples must be at least 20 and groups at least 1, got {samples} and {groups}.")
-    for level in levels:
-        _check_level(level)
-    score, spread = held_out_scores(
-        model, dataset, samples=samples, limit=limit, seed=seed, batch_size=batch_size, quiet=quiet
-    )
-    calibration = _grouped(score, spread, groups, samples)
-    kept = calibration.to_dict()
-    kept["levels"] = {f"{level:g}": [_quantile(group, level) for group in calibration.scores] for level in levels}
-    kept["images"] = len(score)
-    learn(model, calibration=kept)
-    return kept
-
-
-def held_out_scores(
-    model: nn.Module,
-    dataset: RotationDataset,
-    *,
-    samples: int,
-    limit: int | None = None,
-    seed: int = 0,
-    batch_size: int = 64,
-    quiet: bool = True,
-    title: str = "calibrating",
-) -> tuple[Float[Tensor, "images"], Float[Tensor, "images"]]:
-    """For each image the mass of the region that just holds its truth, and the posterior's entropy.
-
-    A region of a `Calibration` holds the truth exactly where the score is at most its `mass`.
-    """
-    scores, spreads = [], []
-    total = limit if dataset.endless else min(len(dataset), limit or len(dataset))
-    bar = tqdm(total=total, unit="img", desc=title, disable=True if quiet else None, dynamic_ncols=True)
-    training, device = model.training, next(iter(model.parameters()), torch.empty(0)).device
-    model.eval()
-    try:
-        for batch in one_pass(dataset, batch_size, limit=limit, unreadable="skip"):
-            if len(batch) == 0:
-                continue
-            numbers = np.array(batch.indices, np.int64)
-            batch = batch.to(device)
-            # two, and the first of them: asked for one, it gives the pictured rotation, which need not be evenly drawn
-            truth = draw_labels(batch, dataset, 2, seed=seed, positions=numbers)[0][0]
-            word = int(words(seed, "calibration/samples", numbers[:1], 1)[0, 0])
-            generator = torch.Generator(device=device).manual_seed(word >> 1)
-            u = torch.from_numpy(uniforms(seed, "calibration/rank", numbers, 1)[:, 0]).to(device)
-            with torch.no_grad():
-                drawn = _Drawn.of(model(batch.images), samples, generator)
-                scores.append(drawn.score(truth, u).double().cpu())
-                spreads.append(drawn.spread.double().cpu())
-            bar.update(len(batch))
-    finally:
-        bar.close()
-        model.train(training)
-    if not scores:
-        raise InputError("calibration needs held-out images, and none of these can be read; choose another split.")
-    return torch.cat(scores), torch.cat(spreads)
-
-
-def _grouped(score: Tensor, spread: Tensor, groups: int, samples: int) -> Calibration:
-    edges = torch.quantile(spread, torch.arange(1, groups, dtype=torch.float64) / groups)
-    group = torch.searchsorted(edges, spread.contiguous())
-    score = (score * 1e6).ceil() / 1e6  # short in a file; upwards, which only makes regions larger
-    scores = tuple(tuple(score[group == k].sort().values.tolist()) for k in range(groups))
-    return Calibration(samples=samples, scores=scores, edges=tuple(edges.tolist()))
-
-
-def _check_level(level: float) -> None:
+def check_level(level: float) -> None:
     if not 0 < level < 1:
         raise InputError(f"a level must lie between 0 and 1, got {level}; 0.9 asks for nine truths of ten.")
 
 
+def density_pit(
+    truth: Float[Tensor, "*batch"], samples: Float[Tensor, "samples *batch"], u: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    r"""Mass of the highest-density region that just holds the truth, from log densities at the truth and at samples:
+
+    $$(\#\{s : p(s) > p(t)\} + u\,(\#\{s : p(s) = p(t)\} + 1)) / (S + 1).$$
+
+    With u uniform in [0, 1) it is exactly uniform, for any number of samples and whatever the ties, if truths are draws from their
+    distributions. Truths that gather near 1 mean a distribution that is too sure, near 0 one that is not sure enough.
+    """
+    above, ties = (samples > truth).sum(0), (samples == truth).sum(0)
+    return ((above + u.double() * (ties + 1)) / (len(samples) + 1)).to(u.dtype)
+
+
 @dataclass(frozen=True)
-class _Drawn:
+class Drawn:
     """Samples of posteriors and their log densities."""
 
-    posterior: RotationDistribution
+    posterior: Density
     q: Float[Tensor, "samples batch 4"]
     log_p: Float[Tensor, "samples batch"]  # rounded
 
     @classmethod
-    def of(cls, posterior: RotationDistribution, samples: int, generator: torch.Generator | None) -> "_Drawn":
+    def of(cls, posterior: Density, samples: int, generator: torch.Generator | None) -> "Drawn":
         q = posterior.sample((samples,), generator=generator)
         return cls(posterior, q, _rounded(posterior.log_prob(q)))
 
@@ -223,7 +118,7 @@ class Region:
     threshold: Float[Tensor, "batch"]  # log density, volume pi^2
     closed: Bool[Tensor, "batch"]  # whether rotations exactly as likely as the threshold belong to it
     largest: float  # share of all rotations from which on `abstain` says so
-    drawn: _Drawn
+    drawn: Drawn
     generator: torch.Generator | None
 
     def contains(self, q: Tensor) -> Tensor:
@@ -293,35 +188,35 @@ def _components(q: Float[Tensor, "n 4"], drawn: int) -> list[Component]:
     return parts
 
 
-def region(
-    posterior: RotationDistribution,
+def find_region(
+    posterior: Density,
     level: float = 0.9,
     *,
-    calibration: Calibration | dict[str, Any] | bool = True,
+    calibration: ConformalScores | dict[str, Any] | bool | None = None,
     samples: int | None = None,
     largest: float = LARGEST,
     generator: torch.Generator | None = None,
 ) -> Region:
-    """The highest-density regions at a level; with the calibration of the model that made the posterior, if there is one.
+    """The highest-density regions at a level.
 
-    calibration: another one (`calibrate` returns them), or False to trust the posterior.
+    calibration: conformal scores of held-out images (`calibrate` returns them); None or False trusts the posterior.
     samples: rotations drawn; a calibration fixes their number, since its scores were ranked among as many.
     """
-    _check_level(level)
+    check_level(level)
     if len(posterior.batch_shape) != 1:
         raise InputError(f"regions are found for a flat batch of images, got batch {tuple(posterior.batch_shape)}.")
     if not 0 < largest <= 1:
         raise InputError(
             f"largest is a share of all rotations, between 0 and 1, got {largest}; the default is {LARGEST}."
         )
-    scores = _calibration(posterior, calibration)
+    scores = ConformalScores.from_dict(calibration) if isinstance(calibration, dict) else calibration or None
     if scores is not None and samples not in (None, scores.samples):
         raise InputError(f"this calibration ranks among {scores.samples} samples, got samples={samples}; leave it out.")
     count = scores.samples if scores is not None else SAMPLES if samples is None else samples
     if count < 20:
         raise InputError(f"a region needs at least 20 samples, got {count}; the default is {SAMPLES}.")
     with torch.no_grad():
-        drawn = _Drawn.of(posterior, count, generator)
+        drawn = Drawn.of(posterior, count, generator)
     mass = torch.full_like(drawn.spread, level) if scores is None else scores.mass(level, drawn.spread)
     u = torch.rand(mass.shape, generator=generator, dtype=torch.float64, device=generator.device if generator else None)
     threshold, closed = _threshold(drawn.log_p, mass, u.to(mass.device))
@@ -335,11 +230,6 @@ def region(
         drawn=drawn,
         generator=generator,
     )
-
-
-def _calibration(posterior: RotationDistribution, given: Calibration | dict[str, Any] | bool) -> Calibration | None:
-    found = posterior.calibration if given is True else None if given is False else given
-    return Calibration.from_dict(found) if isinstance(found, dict) else found
 
 
 def _threshold(

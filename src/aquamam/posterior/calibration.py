@@ -1,0 +1,81 @@
+"""What held-out images say about a model's posteriors: an object of its own in every checkpoint."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from aquamam.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConformalScores:
+    """Scores of held-out truths, smallest first, in groups by how spread out the posterior is."""
+
+    samples: int  # rotations that the scores were ranked among
+    scores: tuple[tuple[float, ...], ...]
+    edges: tuple[float, ...] = ()  # between the groups, in nats of entropy
+
+    def mass(self, level: float, spread: Float[Tensor, "batch"]) -> Float[Tensor, "batch"]:
+        """The share of the posterior to take so that the truth is held with this probability; 1 where too few were held out."""
+        masses = torch.tensor([quantile(group, level) for group in self.scores], dtype=torch.float64)
+        edges = torch.tensor(self.edges, dtype=torch.float64)
+        return masses[torch.searchsorted(edges, spread.double().cpu().contiguous())].to(spread.device)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return {"samples": self.samples, "scores": [list(group) for group in self.scores], "edges": list(self.edges)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "ConformalScores":
+        """The inverse of `to_dict`."""
+        try:
+            scores = tuple(tuple(float(score) for score in group) for group in data["scores"])
+            found = cls(samples=int(data["samples"]), scores=scores, edges=tuple(map(float, data.get("edges", ()))))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"conformal scores must hold samples, scores and edges, got {data!r:.60}; calibrate the model again."
+            ) from error
+        if found.samples < 1 or not scores or len(found.edges) != len(scores) - 1:
+            raise InputError("conformal scores must have one edge less than groups of scores; calibrate the model again.")
+        return found
+
+
+def quantile(scores: Sequence[float], level: float) -> float:
+    """The ceil((n + 1) level)-th smallest, or 1 if there are fewer."""
+    rank = math.ceil((len(scores) + 1) * level - 1e-9)
+    return scores[rank - 1] if rank <= len(scores) else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Everything that is fitted to held-out images after training; the default changes nothing."""
+
+    temperatures: tuple[float, ...] = (1.0, 1.0, 1.0)  # by which the logits of each token are divided
+    floor: float = 0.0  # share of the uniform distribution in every posterior
+    scores: ConformalScores | None = None  # of held-out truths, for regions
+
+    def __post_init__(self) -> None:
+        if not self.temperatures or not all(0 < t < math.inf for t in self.temperatures):
+            raise InputError(f"temperatures must be positive numbers, one for each token, got {self.temperatures}.")
+        if not 0 <= self.floor < 1:
+            raise InputError(f"the floor must be a share from 0 to less than 1, got {self.floor}; 0.01 is a usual one.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        scores = None if self.scores is None else self.scores.to_dict()
+        return {"temperatures": list(self.temperatures), "floor": self.floor, "scores": scores}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Calibration":
+        """The inverse of `to_dict`."""
+        try:
+            temperatures, floor = tuple(map(float, data.get("temperatures", (1.0, 1.0, 1.0)))), float(data.get("floor", 0))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InputError(f"a calibration must hold temperatures, floor and scores, got {data!r:.60}.") from error
+        scores = data.get("scores")
+        return cls(temperatures=temperatures, floor=floor, scores=scores and ConformalScores.from_dict(scores))
