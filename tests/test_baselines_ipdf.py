@@ -67,7 +67,7 @@ def test_scores_of_1000_rotations_agree_on_all_paths(generator):
     assert trained.abs().max() > 0.3
     assert torch.allclose(trained.double(), plain, atol=2e-5)
     assert torch.allclose(shared.double(), plain, atol=2e-5)
-    on_grid = torch.cat(list(model(images).grid_scores()))
+    on_grid = torch.cat(list(model.posterior(images).grid_scores()))
     assert torch.allclose(on_grid[:200], plain[1000:], atol=2e-5)
 
 
@@ -102,7 +102,7 @@ def test_both_normalisers_agree_where_the_grid_resolves_the_scores(generator):
 
 def test_truth_never_exceeds_the_ceiling_of_its_grid(generator):
     model = tiny(noise=2.0, normaliser="truth")
-    posterior = model(torch.arange(2))
+    posterior = model.posterior(torch.arange(2))
     assert posterior.ceiling == pytest.approx(math.log(576 / math.pi**2))
     with torch.no_grad():
         assert (posterior.log_prob(random_quat((50, 2), generator=generator)) <= posterior.ceiling + 1e-5).all()
@@ -114,11 +114,11 @@ def test_truth_never_exceeds_the_ceiling_of_its_grid(generator):
 def test_pieces_of_the_grid_change_nothing(normaliser, monkeypatch, generator):
     model = tiny(noise=0.3, normaliser=normaliser, samples="points")
     q = random_quat((5, 2), generator=generator)
-    whole = model(torch.arange(2))
+    whole = model.posterior(torch.arange(2))
     expected, mode = whole.log_prob(q), whole.mode
     monkeypatch.setattr(ipdf, "ROWS_AT_ONCE", 50)
     monkeypatch.setattr(ipdf, "TRUTHS_AT_ONCE", 3)
-    pieces = model(torch.arange(2))
+    pieces = model.posterior(torch.arange(2))
     assert max(len(piece) for piece in pieces.grid_scores()) <= 25
     assert torch.allclose(pieces.log_prob(q), expected, atol=1e-4)
     assert torch.equal(pieces.mode, mode)
@@ -128,7 +128,7 @@ def test_pieces_of_the_grid_change_nothing(normaliser, monkeypatch, generator):
 def test_sampled_points_have_the_grids_probabilities(rows, monkeypatch, generator):
     monkeypatch.setattr(ipdf, "ROWS_AT_ONCE", rows)
     model = tiny(noise=0.3, samples="points")
-    posterior = model(torch.arange(2))
+    posterior = model.posterior(torch.arange(2))
     count = 40_000
     with torch.no_grad():
         p = torch.cat(list(posterior.grid_scores())).softmax(0)
@@ -144,7 +144,7 @@ def test_sampled_points_have_the_grids_probabilities(rows, monkeypatch, generato
 def test_mode_is_the_grids_best_and_ascent_climbs_from_it():
     model = tiny(noise=0.3)
     images = torch.arange(3)
-    posterior = model(images)
+    posterior = model.posterior(images)
     with torch.no_grad():
         best = so3_grid(1)[torch.cat(list(posterior.grid_scores())).argmax(0)]
         assert geodesic_angle(posterior.mode.double(), best).max() < 1e-3

@@ -97,7 +97,7 @@ def test_couplings_keep_one_column(generator):
 def test_the_whole_flow_returns_and_training_precision_agrees(generator):
     torch.manual_seed(0)
     model = wild(RotationFlow(FlowConfig(encoder="category", category_features=8, couplings=6, segments=8)), 0.15)
-    posterior = model(torch.arange(2))
+    posterior = model.posterior(torch.arange(2))
     q = random_quat((200, 2), generator=generator, dtype=torch.float64)
     there, log_det = posterior.to_uniform(q)
     assert log_det.std() > 0.5
@@ -116,7 +116,7 @@ def test_mog_density_is_the_papers_formula(generator):
     config = MoGConfig(encoder="category", dim=16, heads=2, layers=1, hidden=32, components=4, tokens=3)
     model = wild(AQuaMaMMoG(config), 0.2)
     images = torch.arange(2)
-    posterior = model(images)
+    posterior = model.posterior(images)
     q = random_quat((10, 2), generator=generator, dtype=torch.float64)
     expected = q[..., 3].log()
     first = model.encoder.encode(images).first()

@@ -48,7 +48,7 @@ def test_a_map_within_a_tolerance_is_the_map_where_there_is_anything_to_see(name
             posterior = model(image)
             # the likeliest rotations are between those of a coarse grid, so that some samples go along
             q = torch.cat([grid, posterior.sample((200,), generator=torch.Generator().manual_seed(0))])
-            exact, near = posterior.log_prob(q), posterior.within(1e-6).log_prob(q)
+            exact, near = posterior.log_prob(q), aquamam.within(posterior, 1e-6).log_prob(q)
             seen = exact > exact.max() - 8
             assert seen.sum() > 100
             assert torch.allclose(exact[seen], near[seen], atol=1e-2)  # logits are float32

@@ -155,9 +155,9 @@ def test_what_is_known_of_an_object_stays_with_that_object():
             return {"objects": list(self.objects)} if self.objects else {}
 
     mesh = solid("die").mesh.hash
-    assert still_known(die, Pictures(["die"], [{"name": "die", "mesh": mesh}])) == {"alike": die.info["alike"]}
+    assert still_known(die, Pictures(["die"], [{"name": "die", "mesh": mesh}])) == {"view_classes": die.info["view_classes"]}
     assert still_known(die, Pictures(["die"], [{"name": "die", "mesh": "another"}])) == {}
     assert still_known(die, Pictures(["die"])) == {}
     assert still_known(die, Pictures(["die", "cube"])) == {}
     die.info["classes"] = ["bracket"]
-    assert still_known(die, Pictures(["bracket"])) == {"alike": die.info["alike"]}
+    assert still_known(die, Pictures(["bracket"])) == {"view_classes": die.info["view_classes"]}

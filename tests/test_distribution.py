@@ -13,12 +13,13 @@ from torch.distributions import Distribution
 
 from aquamam.geometry.cells import Cells
 from aquamam.posterior.decoding import inverse_cdf
+from aquamam.posterior.maps import within
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
 
 CHARTS = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
 DENSITIES = pytest.mark.parametrize("density", ["cells", "paper"])
-EDGES = pytest.mark.parametrize("edge", [{}, {"by_volume": True}, {"spill": 0.4}], ids=["plain", "by volume", "spill"])
+EDGES = pytest.mark.parametrize("edge", [{}, {"by_volume": True}], ids=["plain", "by volume"])
 
 
 def cell_probabilities(posterior) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -175,7 +176,7 @@ def test_a_wide_beam_finds_the_best_cells_of_all(chart):
 def test_mode_is_the_greedy_sentence(chart, density):
     posterior = table_posterior(Cells.make(chart, 30, density), scale=4.0)
     cells = posterior.cells
-    token = posterior._first().argmax(-1)
+    token = posterior.first_log_probs().argmax(-1)
     index, bins = token // cells.bins, [token % cells.bins]
     for step in (1, 2):
         seen = torch.stack([cells.centre(b) for b in bins], -1).float()[None]
@@ -279,12 +280,8 @@ def test_a_map_has_the_likelihoods_of_its_rotations_one_by_one(chart, edge, gene
     posterior = table_posterior(cells, batch=1)
     q = random_quat((8 * cells.first_tokens, 1), generator=generator)
     with torch.no_grad():
-        alone = torch.cat([posterior.log_prob(part) for part in q.split(cells.first_tokens)])
-        assert posterior._first_tokens is None
-        together = posterior.log_prob(q)
-        assert posterior._first_tokens is not None
+        alone, together = posterior.log_prob(q), within(posterior).log_prob(q)
     assert torch.allclose(alone, together, atol=1e-6)
-    assert torch.allclose(alone, posterior.log_prob(q), atol=1e-6)  # with gradients
 
 
 @CHARTS
@@ -294,14 +291,17 @@ def test_a_distribution_within_a_tolerance_is_one_and_no_farther(chart, edge, to
     """All probabilities sum to one, their total variation distance keeps to the tolerance, and likely cells have their own."""
     cells = Cells.make(chart, 24, **edge)
     whole = table_posterior(cells, scale=8.0, batch=1)
-    near = whole.within(tolerance)
+    near = within(whole, tolerance)
     asked = []
-    rest = near.conditionals.rest
+    rest = near.unwrapped.conditionals.rest
     with torch.no_grad():
-        near.log_prob(random_quat((2 * cells.first_tokens, 1), generator=generator))  # as many as a map has
-        *_, p = cell_probabilities(whole)
-        monkeypatch.setattr(near.conditionals, "rest", lambda chart, *a: asked.append(len(chart)) or rest(chart, *a))
-        *_, r = cell_probabilities(near)
+        near.log_prob(random_quat((1, 1), generator=generator))  # all first tokens pass once
+        chart, cell, p = cell_probabilities(whole)
+        monkeypatch.setattr(near.unwrapped.conditionals, "rest", lambda chart, *a: asked.append(len(chart)) or rest(chart, *a))
+        q = cells.chart.join(chart, cells.representative(cell))
+        point = cells.chart.split(q)
+        assert torch.equal(cells.locate(point), cell)
+        r = torch.exp(near.log_prob(q[:, None]).double() - cells.log_factor(point, cell)[:, None])
     assert r.sum() == pytest.approx(1, abs=1e-5)
     # probabilities are float32
     assert (p - r).abs().sum() / 2 <= tolerance + 1e-6
@@ -315,18 +315,11 @@ def test_maps_of_several_images_within_a_tolerance_are_those_of_each(generator):
     q = random_quat((3 * cells.first_tokens, 2), generator=generator)
     with torch.no_grad():
         exact = posterior.log_prob(q)
-        near = posterior.within(1e-4).log_prob(q, measure="1")
-        each = [posterior._some(slice(i, i + 1)).within(1e-4).log_prob(q[:, i : i + 1], measure="1") for i in range(2)]
-        one = posterior._some(slice(0, 1)).within(1e-4)
-        before = one.log_prob(q[:5, :1])
-        one.log_prob(q[:, :1])
-        after = one.log_prob(q[:5, :1])
+        near = within(posterior, 1e-4).log_prob(q, measure="1")
+        each = [within(posterior._some(slice(i, i + 1)), 1e-4).log_prob(q[:, i : i + 1], measure="1") for i in range(2)]
     assert torch.allclose(near, torch.cat(each, 1), atol=1e-5)
     assert not torch.allclose(near, exact - LOG_UNIFORM, atol=1e-3)
-    # fewer rotations than first tokens: nothing to save, before a map and after it
-    assert torch.allclose(before, exact[:5, :1], atol=1e-5)
-    assert torch.allclose(after, exact[:5, :1], atol=1e-5)
-    near = posterior.within(1e-4).log_prob(q)
+    near = within(posterior, 1e-4).log_prob(q)
     assert torch.allclose(near, exact, atol=1e-5)  # with gradients, the whole
 
 
@@ -334,7 +327,7 @@ def test_bad_tolerances_get_one_clear_sentence():
     posterior = table_posterior(Cells.make("atlas", 12))
     for tolerance in (-1e-3, 1.0, math.nan):
         with pytest.raises(InputError, match="tolerance"):
-            posterior.within(tolerance)
+            within(posterior, tolerance)
 
 
 def test_likelihoods_and_predictions_do_not_import_sympy():

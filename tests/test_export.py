@@ -17,6 +17,7 @@ from aquamam.export.onnx import Decoder, Encoder, export, graphs, largest_differ
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.export.runner import Files, OnnxModel
 from aquamam.geometry.rotations import random_quat
+from aquamam.posterior.calibration import Calibration
 from aquamam.serving.batcher import Encoded
 
 SMALL = {"bins": 12, "dim": 16, "heads": 2, "hidden": 24, "octaves": 3, "image_size": 16}
@@ -29,11 +30,7 @@ CONFIGS = {
         embedding="stem",
         stem=(4, 8),
         stem_blocks=(0, 1),
-        sharpness=(1.3, 0.8, 1.2),
-        certainty=True,
         by_volume=True,
-        spill=0.4,
-        contrast=(0.6, 1.0, 1.7),
     ),
     "patches": ModelConfig(**SMALL, layers=1, chart="hemisphere", density="paper", patch_size=8, channels=1),
     "category": ModelConfig(**SMALL, layers=2, chart="hemisphere", density="cells", embedding="category", tokens=5),
@@ -46,8 +43,7 @@ def make(name: str) -> AQuaMaM:
     with torch.no_grad():  # as trained: a fresh model's logits hardly depend on anything
         for weight in model.parameters():
             weight.mul_(2 if weight.ndim > 1 else 1)
-        if model.certainty is not None:
-            torch.nn.init.normal_(model.certainty.weight, std=0.3)
+    model.calibration = Calibration(temperatures=(0.8, 1.25, 0.9), floor=0.01)
     return model
 
 

@@ -130,10 +130,10 @@ def test_a_fitted_painted_part_knows_the_rotations_that_look_alike(tmp_path, mon
     model = aquamam.load(tmp_path / "die")
     picture = Image.fromarray(render(read_mesh(tmp_path / "die" / "mesh.npz"), np.eye(3), RenderSettings(size=40)))
     posterior = model(picture)
-    assert posterior.alike is not None
+    assert model.view_classes is not None
     leaning = rotvec_to_quat(torch.tensor([0.03, 0.02, 0.4], dtype=torch.float64))  # the five alone faces the camera
-    (which,) = posterior.alike.members(leaning[None])
-    four = multiply(leaning, posterior.alike.turns[which])
+    (which,) = model.view_classes.members(leaning[None])
+    four = multiply(leaning, model.view_classes.elements[which])
     with torch.no_grad():
         log_p = posterior.log_prob(four[:, None])[:, 0]
     assert len(four) == 4

@@ -18,7 +18,7 @@ from aquamam.errors import InputError
 from aquamam.posterior.fusion import FusionWarning, fuse
 from aquamam.geometry.grid import grid_size, so3_grid
 from aquamam.posterior.kernel_mixture import KernelMixture
-from aquamam.posterior.modes import find_modes
+from aquamam.posterior.answers import answers
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, inverse, multiply, random_quat, rotvec_to_quat
 from aquamam.posterior.tracking import Tracker
 from examples.turning_die import turning_die
@@ -135,7 +135,7 @@ def test_relative_rotations_take_the_reference_to_each_frame(generator):
     second = bingham_posterior(multiply(multiply(turn, truth), turns(4, (1.0, 0.0, 0.0))), [3.0] * 4)
     fused = fuse([first, second], torch.stack([STILL, turn]), generator=generator)
     assert float(geodesic_angle(fused.mode[0].double(), truth)) < math.radians(3)
-    assert len(find_modes(fused, 300, generator=generator)[0]) == 1
+    assert len(answers(fused, 300, generator=generator)[0].modes) == 1
     assert not bool(fused.contradictory)
     # seen from the other frame, it is the same posterior turned
     other = fuse([first, second], torch.stack([inverse(turn), STILL]), generator=generator)

@@ -8,6 +8,7 @@ from scipy import stats
 from tables import table_posterior
 
 from aquamam.evaluation import metrics
+from aquamam.posterior.regions import density_pit
 from aquamam.geometry.cells import Cells
 from aquamam.errors import InputError
 from aquamam.evaluation.metrics import Poses
@@ -30,7 +31,7 @@ def pits(truths_from, judged, generator, images=300, samples=60):
     drawn = judged.sample((samples * images,), generator=generator)
     log_p = judged.log_prob(drawn).reshape(samples, images, 2)
     u = torch.rand(images, 2, generator=generator)
-    return metrics.density_pit(judged.log_prob(truth), log_p, u).flatten()
+    return density_pit(judged.log_prob(truth), log_p, u).flatten()
 
 
 @pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
@@ -58,10 +59,10 @@ def test_a_distribution_that_is_too_sharp_or_too_flat_is_flagged(scale, side, ge
 def test_ties_are_broken_evenly(generator):
     n = 4000
     flat = torch.zeros(20, n)  # a constant density: only chance ranks the truth
-    u = metrics.density_pit(torch.zeros(n), flat, torch.rand(n, generator=generator))
+    u = density_pit(torch.zeros(n), flat, torch.rand(n, generator=generator))
     assert metrics.ks_p_value(float(metrics.ks_uniform(u)), n) > 0.001
     few = torch.randint(0, 3, (21, n), generator=generator).float()  # three levels, many ties
-    u = metrics.density_pit(few[0], few[1:], torch.rand(n, generator=generator))
+    u = density_pit(few[0], few[1:], torch.rand(n, generator=generator))
     assert metrics.ks_p_value(float(metrics.ks_uniform(u)), n) > 0.001
 
 

@@ -11,9 +11,14 @@ from tables import table_posterior
 from aquamam.posterior import modes
 from aquamam.geometry.cells import Cells
 from aquamam.errors import InputError
-from aquamam.posterior.modes import Folded, angles_deg, answers, cluster, describe, find_modes
+from aquamam.posterior.answers import Folded, answers
+from aquamam.posterior.modes import angles_deg, cluster, describe
 from aquamam.geometry.rotations import geodesic_angle, multiply, random_quat, rotvec_to_quat
 from aquamam.geometry.symmetry import SymmetryGroup
+
+
+def find_modes(posterior, samples=1000, **options):
+    return [answer.modes for answer in answers(posterior, samples, **options)]
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -15,11 +15,11 @@ from aquamam.geometry.cells import Cells
 from aquamam.geometry.charts import ATLAS, HEMISPHERE
 from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.data.renders import RenderedDataset
-from aquamam.posterior.distribution import carry_knowledge
 from aquamam.errors import InputError
-from aquamam.evaluation.metrics import density_pit
-from aquamam.network.model import AQuaMaM, ModelConfig
-from aquamam.posterior.regions import Calibration, _threshold, calibrate, region
+from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
+from aquamam.posterior.calibration import Calibration, ConformalScores
+from aquamam.posterior.regions import _threshold, density_pit, find_region
+from aquamam.training.calibrate import calibrate
 from aquamam.rendering.render import RenderSettings
 from aquamam.geometry.rotations import random_quat, rotvec_to_quat
 from aquamam.rendering.solids import solid
@@ -27,16 +27,16 @@ from aquamam.rendering.solids import solid
 KAPPA = 4.0
 
 
-class Knower(nn.Module):
+class Knower(RotationModel):
     """Knows the modes of `KnownMixture`, but thinks them `sure` times as sharp as they are."""
 
     def __init__(self, data: KnownMixture, sure: float):
         super().__init__()
         modes = [*data.modes[0].as_quat(), *data.modes[1].as_quat()]
         self.modes = nn.Parameter(torch.tensor(np.array(modes)))
-        self.z, self.info = -2 * KAPPA * sure, {"data": "synthetic"}
+        self.z = -2 * KAPPA * sure
 
-    def forward(self, images):
+    def posterior(self, images):
         one = (images[:, 0, 0, 0] > images[:, 1, 0, 0])[:, None]
         weight = torch.where(one, torch.tensor([1.0, 0, 0, 0]), torch.tensor([0.0, 1, 1, 1]) / 3).double().log()
         batch = len(images)
@@ -72,8 +72,8 @@ def test_groups_are_calibrated_each_for_itself():
     class HalfRight(Knower):
         """Right about images with one mode, far too sure about those with three."""
 
-        def forward(self, images):
-            posterior = super().forward(images)
+        def posterior(self, images):
+            posterior = super().posterior(images)
             one = (images[:, 0, 0, 0] > images[:, 1, 0, 0])[:, None, None]
             z = torch.where(one, posterior.z, 10 * posterior.z)
             return BinghamMixture(log_weight=posterior.log_weight, left=posterior.left, right=posterior.right, z=z)
@@ -172,8 +172,6 @@ def test_the_scores_live_in_the_checkpoint(tmp_path):
     assert kept["images"] == len(kept["scores"][0]) == 24
     save_model(model, tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors")
-    if carry_knowledge not in again._forward_hooks.values():
-        again.register_forward_hook(carry_knowledge)
     images = data.batch([0, 1]).images
     one, other = (m(images).region(0.5, generator=torch.Generator().manual_seed(0)) for m in (model, again))
     assert one.calibrated
@@ -182,12 +180,14 @@ def test_the_scores_live_in_the_checkpoint(tmp_path):
 
 
 def test_a_calibration_survives_its_dictionary():
-    calibration = Calibration(samples=50, scores=((0.1, 0.5), (0.2, 0.9)), edges=(-3.0,))
+    scores = ConformalScores(samples=50, scores=((0.1, 0.5), (0.2, 0.9)), edges=(-3.0,))
+    calibration = Calibration(temperatures=(0.5, 1.0, 2.0), floor=0.01, scores=scores)
     assert Calibration.from_dict(calibration.to_dict()) == calibration
-    assert calibration.mass(0.6, torch.tensor([-4.0, -2.0])).tolist() == [0.5, 0.9]
+    assert Calibration.from_dict({}) == Calibration()
+    assert scores.mass(0.6, torch.tensor([-4.0, -2.0])).tolist() == [0.5, 0.9]
     for broken in ({}, {"samples": 0, "scores": [[0.1]]}, {"samples": 9, "scores": [[0.1], [0.2]], "edges": []}):
         with pytest.raises(InputError, match="calibrat"):
-            Calibration.from_dict(broken)
+            ConformalScores.from_dict(broken)
 
 
 @pytest.mark.parametrize(
@@ -196,4 +196,4 @@ def test_a_calibration_survives_its_dictionary():
 )
 def test_what_cannot_be_asked_is_said(options, why):
     with pytest.raises(InputError, match=why):
-        region(four_fives(), **options)
+        find_region(four_fives(), **options)

@@ -83,7 +83,7 @@ class Bingham(Baseline):
 
         k is the component with the highest density at the true rotation. At ε = 0 this bounds minus the log-likelihood from above.
         """
-        posterior = self(images)
+        posterior = self.posterior(images)
         if self.config.training == "likelihood":
             return minus_mean(posterior.log_prob(q), weights)
         each = posterior.component_log_prob(as_unit_quat(q))

@@ -66,17 +66,7 @@ class CellProbabilities(RotationDistribution):
         """The centre of the most probable cell."""
         return grid_points(self.log_p.argmax(-1), self.level, dtype=torch.float32)
 
-    def topk(self, k: int) -> TopK:
+    def _topk(self, k: int) -> TopK:
         """The centres of the k most probable cells and their log-probabilities."""
-        if k < 1:
-            raise InputError(f"k must be a positive whole number, got {k}.")
         best = self.log_p.detach().topk(min(k, self.log_p.shape[-1]), dim=-1)
-        q = grid_points(best.indices.T, self.level, dtype=torch.float32)
-        found = len(q)
-        if not self.batch_shape:
-            return TopK(q[:, 0], best.values[0])
-        shape = (found, *([1] * (len(self.batch_shape) - 1)), self._batch)
-        return TopK(
-            q.reshape(*shape, 4).expand(found, *self.batch_shape, 4),
-            best.values.T.reshape(shape).expand(found, *self.batch_shape),
-        )
+        return TopK(grid_points(best.indices.T, self.level, dtype=torch.float32), best.values.T)

@@ -167,7 +167,7 @@ def modernised(
         config.pop(gone, None)
     calibration = {"temperatures": [1 / factor for factor in sharpness], "scores": info.pop("calibration", None)}
     if "alike" in info:
-        info["lookalikes"] = info.pop("alike")
+        info["view_classes"] = info.pop("alike")
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("certainty.")}
     return tensors, {**description, "config": config, "info": info, "calibration": calibration}
 

@@ -44,12 +44,15 @@ def run(args: argparse.Namespace) -> int:
     from aquamam.cli.predict import load_model
     from aquamam.cli.sample import writing_to
     from aquamam.network.images import read_image
+    from aquamam.posterior.maps import within
 
     header, rows, q = read_rotations(args.rotations)
     picture = read_image(args.image)
     model = load_model(args)
     with torch.inference_mode():
-        posterior = model([picture]).within(args.within)
+        posterior = model([picture])
+        if args.within:
+            posterior = within(posterior, args.within)
         q = q.to(next(model.parameters()).device)
         log_p = posterior.log_prob(q[:, None], measure=args.measure)[:, 0].double()
     values = [round(value, 5) for value in log_p.tolist()]

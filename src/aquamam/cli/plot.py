@@ -116,8 +116,13 @@ def plot_posterior(args: argparse.Namespace, kind: str, page: bool) -> None:
             return
         generator = torch.Generator(device=next(model.parameters()).device).manual_seed(args.seed)
         cloud = make_cloud(
-            posterior, samples=args.samples, uniform=args.uniform, truth=truth, generator=generator
-        )  # fmt: skip
+            posterior,
+            samples=args.samples,
+            uniform=args.uniform,
+            truth=truth,
+            symmetry=model.symmetry,
+            generator=generator,
+        )
     known = known_object(model, args.object)
     if page:
         from aquamam.pages.page import page_data, write_page

@@ -98,13 +98,15 @@ def predict(model: Any, pictures: list, args: argparse.Namespace) -> list[dict[s
     """One record an image."""
     import torch
 
-    from aquamam.posterior.modes import answers, plain_answers
+    from aquamam.posterior.answers import answers, plain_answers
 
     with torch.inference_mode():
         posterior = model(pictures)
         generator = torch.Generator(device=next(model.parameters()).device).manual_seed(args.seed)
         if args.samples:
-            found = answers(posterior, args.samples, strategy=args.strategy, generator=generator)
+            found = answers(
+                posterior, args.samples, strategy=args.strategy, symmetry=model.symmetry, generator=generator
+            )
         else:
             found = plain_answers(posterior, strategy=args.strategy, generator=generator)
     return [answer.to_dict(matrix=args.matrix) for answer in found]

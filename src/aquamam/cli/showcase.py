@@ -11,7 +11,7 @@ from aquamam.checkpoints.checkpoint import bundled, load
 from aquamam.geometry.rotations import as_unit_quat, geodesic_angle, rotvec_to_quat
 from aquamam.pages.page import page_data, write_page
 from aquamam.plotting import ball, known_object, make_cloud, save
-from aquamam.posterior.modes import Answer, answers
+from aquamam.posterior.answers import Answer, answers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64, UInt8
 
-from aquamam.posterior.equal_views import Alike
+from aquamam.posterior.equal_views import ViewClasses
 from aquamam.data.base import Batch, RotationDataset, pad_rotations
 from aquamam.data.disk.layout import plain_colour
 from aquamam.data.recipe import Recipe
@@ -94,10 +94,10 @@ class RenderedDataset(RotationDataset):
         return truths
 
     @property
-    def alike(self) -> Alike | None:
+    def view_classes(self) -> ViewClasses | None:
         """What a posterior of the one object here must know to give rotations of one picture equal shares, if there is anything."""
         known = list(self.lookalikes.values())
-        return known[0].alike(self.recipe.settings) if len(self.classes) == 1 and known else None
+        return known[0].view_classes(self.recipe.settings) if len(self.classes) == 1 and known else None
 
     def symmetry(self, label: str) -> SymmetryGroup | None:
         return self._symmetries[label]

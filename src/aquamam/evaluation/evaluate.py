@@ -21,6 +21,7 @@ from aquamam.data.base import Batch, RotationDataset
 from aquamam.data.random import uniforms, words
 from aquamam.data.stream import one_pass
 from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.regions import density_pit
 from aquamam.errors import InputError
 from aquamam.evaluation.results import Case, Columns, Errors, Evaluation, Figures, Throughput
 from aquamam.geometry.rotations import multiply
@@ -155,7 +156,7 @@ def _judge(
         reference = posterior.log_prob(
             _one_truth(batch, dataset, seed).to(drawn.dtype)
         )  # one dtype: ties must stay ties
-        columns["pit"] = metrics.density_pit(reference, posterior.log_prob(drawn), u)
+        columns["pit"] = density_pit(reference, posterior.log_prob(drawn), u)
     for name in strategies or _offered(posterior, samples):
         if name == "expected":  # what predict("expected") does, with the samples at hand
             assert drawn is not None

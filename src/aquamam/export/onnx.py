@@ -7,13 +7,11 @@ them. `aquamam.export.runner` puts the posterior back on top.
 import hashlib
 import inspect
 import logging
-import math
 import os
 import warnings
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from aquamam import __version__
@@ -21,7 +19,7 @@ from aquamam.errors import InputError
 from aquamam.export.runner import FORMAT, Files, OnnxModel
 from aquamam.files import write_bytes, write_json
 from aquamam.geometry.rotations import random_quat
-from aquamam.network.layers import Block, KeysValues
+from aquamam.network.layers import KeysValues
 from aquamam.network.model import AQuaMaM
 
 OPSET = 18
@@ -61,41 +59,18 @@ class Decoder(nn.Module):
         x = torch.where(first, x, later)
         if model.cells.chart.count > 1:
             x = x + model.chart_embed(chart)
-        own = []
+        mask = torch.where(first, -torch.inf, 0.0).expand(1, 1)  # the slot of the earlier token, which step 0 does not see
+        mask = torch.cat([mask, torch.zeros(1, 1)], -1)
+        x, own = x[:, :, None], []
         for i, block in enumerate(model.blocks):
-            prefix, past = KeysValues(*states[2 * i : 2 * i + 2]), states[2 * layers + i]
-            x, state = extend_by_one(block, x, prefix, past, first)  # type: ignore[arg-type]
-            own.append(state)
+            image, past = KeysValues(*states[2 * i : 2 * i + 2]), states[2 * layers + i][:, :, None]
+            x, state = block.extend(x, image, past, mask)  # type: ignore[operator]
+            own.append(state[:, :, -1])
         if model.cells.chart.count == 1:
             own[0] = own[0] + 0 * chart[..., None]  # an input that is not read would vanish from the graph
-        state = model.norm(x)[..., None, :]
-        logits = model.head(state)
-        second, third = (model.sharpened(logits, state, token)[..., 0, :] for token in (1, 2))
+        state = model.norm(x)
+        second, third = (model.later_logits(state, token)[:, :, 0] for token in (1, 2))
         return (torch.where(first, second, third), *own)
-
-
-def extend_by_one(
-    block: Block,
-    x: Float[Tensor, "batch rotations dim"],
-    prefix: KeysValues,
-    past: Float[Tensor, "batch rotations twodim"],
-    first: Bool[Tensor, ""],
-) -> tuple[Float[Tensor, "batch rotations dim"], Float[Tensor, "batch rotations twodim"]]:
-    """`Block.extend` for one token with a fixed place for one earlier token, which step `first` does not see."""
-    dim = x.shape[-1]
-    query, own = block.qkv(block.norm1(x)).split([dim, 2 * dim], -1)
-    query, own_key, own_value, past_key, past_value = (
-        part.unflatten(-1, (block.heads, -1)) for part in (query, *own.chunk(2, -1), *past.chunk(2, -1))
-    )
-    query = query / math.sqrt(dim // block.heads)
-    shared = query.transpose(1, 2) @ prefix.keys.transpose(-1, -2)  # (batch, heads, rotations, tokens)
-    earlier = (query * past_key).sum(-1).masked_fill(first, -torch.inf)
-    private = torch.stack([earlier, (query * own_key).sum(-1)], -1)  # (batch, rotations, heads, 2)
-    weights = torch.cat([shared, private.transpose(1, 2)], -1).softmax(-1)
-    attended = (weights[..., :-2] @ prefix.values).transpose(1, 2)
-    mine = weights[..., -2:].transpose(1, 2)
-    attended = attended + mine[..., :1] * past_value + mine[..., 1:] * own_value
-    return block._finish(x, attended.flatten(-2)), own
 
 
 class Graph(NamedTuple):
@@ -158,7 +133,8 @@ def export(model: nn.Module, path: str | os.PathLike[str]) -> Files:
         "aquamam": __version__,
         "kind": model.kind,
         "config": model.config.to_dict(),
-        "info": getattr(model, "info", {}),
+        "calibration": model.calibration.to_dict(),
+        "info": model.info,
         "conventions": conventions(model),
         "graphs": {},
     }
@@ -197,7 +173,6 @@ def conventions(model: AQuaMaM) -> dict[str, Any]:
         "bin_width": cells.width,
         "density": cells.density,
         "by_volume": cells.by_volume,
-        "spill": cells.spill,
         "ceiling": cells.ceiling,
         "first_token": "chart * bins + bin of the first kept component",
         "bin_centre": "(2 bin + 1 - bins) / bins * half_width",

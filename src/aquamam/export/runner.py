@@ -11,13 +11,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aquamam.posterior.equal_views import told_alike
-from aquamam.posterior.distribution import carry_knowledge
+from aquamam.posterior.calibration import Calibration
 from aquamam.errors import InputError
-from aquamam.network.images import ImageInput, as_image_batch
-from aquamam.network.model import ModelConfig
+from aquamam.network.images import ImageInput, as_categories, as_image_batch
+from aquamam.network.model import ModelConfig, RotationModel
 from aquamam.posterior.sentences import QuaternionSentences
-from aquamam.geometry.symmetry import told_symmetry
+from aquamam.checkpoints.checkpoint import modernised
 
 FORMAT = "aquamam-onnx-1"
 
@@ -41,31 +40,32 @@ class Files(NamedTuple):
         return cls(*(path.with_name(stem + end) for end in (".encoder.onnx", ".decoder.onnx", ".json")))
 
 
-class OnnxModel:
+class OnnxModel(RotationModel):
     """`model(images)` is the posterior of the exported model: the same interface, the same numbers to rounding."""
 
     kind = "aquamam"
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int = 0):
         """path: NAME.onnx as it was given to `aquamam export`. threads: 0 leaves the choice to onnxruntime."""
+        super().__init__()
         files = Files.at(path)
-        description = read_description(files)
+        _, description = modernised({}, read_description(files))
         self.config = ModelConfig.from_dict(description["config"])
-        self.info: dict[str, Any] = description.get("info", {})
-        self.symmetry, self.alike = told_symmetry(self.info), told_alike(self.info)
+        # the graphs' logits are divided by the temperatures already
+        self.calibration = Calibration.from_dict(description.get("calibration", {}))
+        self.learn(**description.get("info", {}))
         self.cells = self.config.cells
         self.encoder = _session(files.encoder, description["graphs"]["encoder"], threads)
         self.decoder = _session(files.decoder, description["graphs"]["decoder"], threads)
+        self.eval()
 
-    def __call__(self, images: ImageInput) -> QuaternionSentences:
-        posterior = QuaternionSentences(self.encode(images), self.cells)
-        carry_knowledge(self, images, posterior)
-        return posterior
+    def posterior(self, images: ImageInput) -> QuaternionSentences:
+        return QuaternionSentences(self.encode(images), self.cells)
 
     def encode(self, images: ImageInput) -> "OnnxPrefix":
         """Run the encoder once for these images."""
         name = self.encoder.get_inputs()[0].name
-        batch = self.prepare(images)
+        batch = self.prepare(images).numpy()
         if not len(batch):  # onnxruntime does not take empty batches
             empty = np.zeros((1, *batch.shape[1:]), batch.dtype)
             first, *states = (array[:0] for array in self.encoder.run(None, {name: empty}))
@@ -73,18 +73,13 @@ class OnnxModel:
             first, *states = self.encoder.run(None, {name: batch})
         return OnnxPrefix(self, first, states)
 
-    def prepare(self, images: ImageInput) -> np.ndarray:
+    def prepare(self, images: ImageInput) -> Tensor:
         """What the encoder's graph reads: float32 (B, channels, H, W) in [0, 1], or int64 categories (B,)."""
         config = self.config
         if config.embedding == "category":
-            if not isinstance(images, Tensor) or images.is_floating_point() or images.ndim != 1:
-                raise InputError("this model reads categories, a 1-D tensor of whole numbers, not images.")
-            if len(images) and not (int(images.min()) >= 0 and int(images.max()) < config.categories):
-                raise InputError(f"categories run from 0 to {config.categories - 1}, got others.")
-            return images.cpu().long().numpy()
-        side = (config.image_size, config.image_size)
-        batch = as_image_batch(images, channels=config.channels, size=side).cpu()
-        return (batch.float() / 255 if batch.dtype == torch.uint8 else batch.float()).contiguous().numpy()
+            return as_categories(images, config.categories).cpu()
+        batch = as_image_batch(images, channels=config.channels, size=(config.image_size, config.image_size)).cpu()
+        return (batch.float() / 255 if batch.dtype == torch.uint8 else batch.float()).contiguous()
 
 
 class OnnxPrefix:

@@ -31,8 +31,7 @@ from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.pages import fit as fitpage
 from aquamam.pages.evaluation import write_report
-from aquamam.posterior.distribution import learn
-from aquamam.posterior.regions import Calibration, calibrate, held_out_scores
+from aquamam.training.calibrate import calibrate, held_out_scores
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.shape.matching import Tolerance
@@ -283,11 +282,11 @@ class Fit:
         model = load(self.best)  # a few images: on the CPU wherever the rest is done
         assert isinstance(model, AQuaMaM)
         data = self.data("temper", max(20, self.config.held_out // 2))
-        if data.alike is not None:
-            learn(model, alike=data.alike.to_dict())
-        factors = temper(model, data)
+        if data.view_classes is not None:
+            model.learn(view_classes=data.view_classes.to_dict())
+        temper(model, data)
         save_model(model, self.tempered)
-        return factors
+        return {"temperatures": list(model.calibration.temperatures)}
 
     def _calibrate(self) -> dict[str, Any]:
         model = self._load(self.tempered)
@@ -317,9 +316,10 @@ class Fit:
             "seconds": 0,
         }
         write_report(self.out, judged, data, about)
-        calibration = Calibration.from_dict(model.info["calibration"])  # type: ignore[index,arg-type]
+        scores = model.calibration.scores
+        assert scores is not None
         score, spread = held_out_scores(model, data, samples=SAMPLES, quiet=self.quiet, title="covering")
-        held = {level: score <= calibration.mass(level, spread) for level in LEVELS}
+        held = {level: score <= scores.mass(level, spread) for level in LEVELS}
         seen_from = quat_to_matrix(judged.columns["truth"])[:, 2].numpy()
         cell = cKDTree(np.array(views["directions"])).query(seen_from)[1]
         listed = listed_kinds(judged.columns["listed"], data)

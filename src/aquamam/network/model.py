@@ -27,7 +27,7 @@ from aquamam.network.layers import (
 )
 from aquamam.posterior.calibration import Calibration
 from aquamam.posterior.distribution import Calibrated, RotationDistribution
-from aquamam.posterior.equal_views import EqualViews, Lookalikes
+from aquamam.posterior.equal_views import EqualViews, ViewClasses
 from aquamam.posterior.sentences import QuaternionSentences
 
 
@@ -112,7 +112,7 @@ class RotationModel(nn.Module):
         self.calibration = Calibration()
         self.info: dict[str, Any] = {}
         self.symmetry: SymmetryGroup | None = None  # of the object, where it is known and more than none
-        self.lookalikes: Lookalikes | None = None
+        self.view_classes: ViewClasses | None = None
         self.source: Path | None = None  # the file that it was loaded from; a fitted part's mesh lies beside it
 
     def posterior(self, images: ImageInput) -> RotationDistribution:
@@ -125,8 +125,8 @@ class RotationModel(nn.Module):
 
     def informed(self, posterior: RotationDistribution) -> RotationDistribution:
         """A posterior of the network with what is known besides."""
-        if self.lookalikes is not None:
-            posterior = EqualViews(posterior, self.lookalikes)
+        if self.view_classes is not None:
+            posterior = EqualViews(posterior, self.view_classes)
         return Calibrated(posterior, self.calibration)
 
     def loss(
@@ -146,12 +146,12 @@ class RotationModel(nn.Module):
         """Validate and stack the input as the network reads it."""
         raise NotImplementedError(f"{type(self).__name__} must define prepare.")
 
-    def learn(self, **info: Any) -> None:
+    def learn(self, /, **info: Any) -> None:
         """Add to the model's description, which its checkpoint keeps; what it says of the object is used from now on."""
         self.info = {**self.info, **info}
         self.symmetry = told_symmetry(self.info)
-        told = self.info.get("lookalikes")
-        self.lookalikes = None if told is None else Lookalikes.from_dict(told)
+        told = self.info.get("view_classes")
+        self.view_classes = None if told is None else ViewClasses.from_dict(told)
 
     @property
     def parameter_count(self) -> int:

@@ -10,7 +10,9 @@ from jaxtyping import Float64, Int64
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import as_unit_quat, quat_to_rotvec, random_quat
 from aquamam.posterior.distribution import RotationDistribution
-from aquamam.posterior.modes import Folded, Mode, angles_deg, cluster, describe, with_densities
+from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.posterior.answers import Folded, with_densities
+from aquamam.posterior.modes import Mode, angles_deg, cluster, describe
 
 TRUTH, SAMPLE, UNIFORM = 0, 1, 2  # where a point comes from
 
@@ -73,6 +75,7 @@ def make_cloud(
     samples: int = 499,
     uniform: int = 500,
     truth: Any = None,
+    symmetry: SymmetryGroup | None = None,
     generator: torch.Generator | None = None,
 ) -> Cloud:
     """The points of Figure 7 for the posterior of one image; `truth` is a quaternion xyzw. Modes are found from at least 1,000 samples."""
@@ -102,7 +105,7 @@ def make_cloud(
         answer=answer[0].numpy(),
         answer_log_density=float(log_p[-1]),
         ceiling=float(posterior.ceiling),
-        folded=None if posterior.symmetry is None else Folded.of(drawn, answer[0], posterior.symmetry),
+        folded=None if symmetry is None else Folded.of(drawn, answer[0], symmetry),
     )
 
 

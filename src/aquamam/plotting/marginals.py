@@ -24,6 +24,7 @@ def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "
     Each row is one token; on the right it is seen from near. With the atlas chart the first token also says which component is
     dropped: its row shows the distribution within the chart, and the chart's share of probability.
     """
+    posterior = posterior.unwrapped
     if not isinstance(posterior, QuaternionSentences):
         raise InputError(
             "only a model with bins has conditionals over bins; choose another kind of picture for this one."

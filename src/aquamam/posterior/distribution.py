@@ -71,6 +71,11 @@ class RotationDistribution(Distribution):
         """The distributions of some of the images."""
         raise NotImplementedError(f"{type(self).__name__} must define _some.")
 
+    @property
+    def unwrapped(self) -> "RotationDistribution":
+        """The network's own distribution, without what wraps it."""
+        return self
+
     def _rotations_per_chunk(self) -> int:
         """How many rotations an image to work on at once."""
         return max(1, CHUNK_FLOATS // (1024 * max(self._batch, 1)))
@@ -131,8 +136,9 @@ class RotationDistribution(Distribution):
             raise InputError(f"k must be a positive whole number, got {k}.")
         with torch.no_grad():
             q, log_p = self._topk(k)
+        flat = (len(q), *[1] * (len(self.batch_shape) - 1), self._batch)
         shape = (len(q), *self.batch_shape)
-        return TopK(q.expand(*shape, 4), log_p.expand(shape))
+        return TopK(q.reshape(*flat, 4).expand(*shape, 4), log_p.reshape(flat).expand(shape))
 
     def entropy(self, samples: int = 1024, *, generator: torch.Generator | None = None) -> Estimate:  # type: ignore[override]
         """Differential entropy in nats (volume pi^2) as a Monte Carlo mean of -log p, with its standard error."""
@@ -201,6 +207,10 @@ class Wrapped(RotationDistribution):
         new = copy.copy(self)
         new.inner, new._batch, new._batch_shape = inner, inner._batch, inner.batch_shape
         return new
+
+    @property
+    def unwrapped(self) -> RotationDistribution:
+        return self.inner.unwrapped
 
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         return self.inner._log_prob(q)

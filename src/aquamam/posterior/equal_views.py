@@ -25,7 +25,7 @@ from aquamam.posterior.sentences import QuaternionSentences
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Lookalikes:
+class ViewClasses:
     """Which rotations g of an object give the same picture of R and R g, and the planes whose sight tells them apart.
 
     g changes the picture of R if the camera is in front of one of the planes that g repaints.
@@ -40,7 +40,7 @@ class Lookalikes:
         group = SymmetryGroup(elements=self.elements)  # which checks that it is one
         if self.changed.shape != (len(self.elements), len(self.planes)) or bool(self.changed[0].any()):
             raise InputError(
-                "lookalikes need a mark for each element and plane, none of them for the identity, got "
+                "view classes need a mark for each element and plane, none of them for the identity, got "
                 f"{len(self.elements)} elements, {len(self.planes)} planes and marks {tuple(self.changed.shape)}."
             )
         object.__setattr__(self, "elements", group.elements)
@@ -103,7 +103,7 @@ class Lookalikes:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Lookalikes":
+    def from_dict(cls, data: Mapping[str, Any]) -> "ViewClasses":
         """The inverse of `to_dict`."""
         try:
             turns = as_unit_quat(data["turns"], "turns")
@@ -112,7 +112,7 @@ class Lookalikes:
             distance = float(data["distance"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"lookalikes must hold turns, planes, changed and distance, got {data!r:.60}; make the checkpoint again."
+                f"view classes must hold turns, planes, changed and distance, got {data!r:.60}; make the checkpoint again."
             ) from error
         return cls(elements=turns, planes=planes, changed=changed, distance=distance)
 
@@ -120,14 +120,14 @@ class Lookalikes:
 class EqualViews(Wrapped):
     """A posterior in which indistinguishable rotations share their probability equally."""
 
-    def __init__(self, inner: RotationDistribution, lookalikes: Lookalikes):
+    def __init__(self, inner: RotationDistribution, classes: ViewClasses):
         super().__init__(inner)
-        self.lookalikes = lookalikes
+        self.classes = classes
 
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         """The mean of the inner density over the class of each rotation."""
         log_p = self.inner._log_prob(q)
-        member = self.lookalikes.members(q)
+        member = self.classes.members(q)
         image, row, element = member[..., 1:].transpose(0, 1).nonzero(as_tuple=True)
         if not len(image):
             return log_p
@@ -135,7 +135,7 @@ class EqualViews(Wrapped):
         images, column, counts = image.unique_consecutive(return_inverse=True, return_counts=True)
         place = torch.arange(len(image), device=q.device) - (counts.cumsum(0) - counts)[column]
         others = q[:1, images].repeat(int(counts.max()), 1, 1)
-        others[place, column] = multiply(q[row, image], self.lookalikes.elements.to(q)[element + 1])
+        others[place, column] = multiply(q[row, image], self.classes.elements.to(q)[element + 1])
         others_log_p = self.inner._some(images)._in_chunks(others)[place, column]
         flat = row * self._batch + image
         highest = log_p.detach().flatten().scatter_reduce(0, flat, others_log_p.detach(), "amax").clamp_min(-1e30)
@@ -143,12 +143,12 @@ class EqualViews(Wrapped):
         return (highest + total.log()).reshape(log_p.shape) - member.sum(-1).log()
 
     def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
-        return self.lookalikes.draw(self.inner._sample(count, generator), generator)
+        return self.classes.draw(self.inner._sample(count, generator), generator)
 
     def _topk(self, k: int) -> TopK:
         """The best of the inner distribution's best sentences and of all that are indistinguishable from them."""
         q, log_p = self.inner._topk(k)
-        member = self.lookalikes.members(q)
+        member = self.classes.members(q)
         for image in member[..., 1:].any(-1).any(0).nonzero()[:, 0].tolist():  # few pictures fit several rotations
             each, score = self._ranked_class(image, q[:, image], member[:, image])
             n = min(len(q), len(each))
@@ -161,7 +161,7 @@ class EqualViews(Wrapped):
         """Rotations indistinguishable from some of an image, one of each cell, with the log-probabilities of their cells, best first."""
         assert isinstance(self.inner, QuaternionSentences)
         row, element = member.nonzero(as_tuple=True)
-        each, cells = canonical(multiply(q[row], self.lookalikes.elements.to(q)[element])), self.inner.cells
+        each, cells = canonical(multiply(q[row], self.classes.elements.to(q)[element])), self.inner.cells
         point = cells.chart.split(each)
         cell = cells.locate(point)
         score = self._some(slice(image, image + 1)).log_prob(each[:, None])[:, 0] - cells.log_factor(point, cell)

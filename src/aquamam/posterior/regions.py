@@ -9,7 +9,7 @@ if that image is drawn like the held-out ones.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -25,6 +25,7 @@ LARGEST = 0.01  # of all rotations, as much as a ball of 33 degrees: with more, 
 FINE = 1e4  # log densities are compared to so many parts of a nat: equal cells must tie, whatever else was computed beside them
 
 
+@runtime_checkable
 class Density(Protocol):
     """What a region asks of a posterior."""
 

@@ -13,25 +13,24 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from aquamam.export.runner import OnnxModel
-from aquamam.network.model import AQuaMaM
-from aquamam.posterior.distribution import RotationDistribution, carry_knowledge
-from aquamam.posterior.modes import Answer, plain_answers
+from aquamam.network.model import RotationModel
+from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.answers import Answer, plain_answers
+from aquamam.posterior.sentences import QuaternionSentences
 from aquamam.serving.limits import Refusal
 
 
 class Encoded:
     """A batch of images behind a model; the posterior of each is the same, to rounding, as if it were alone."""
 
-    def __init__(self, model: Callable[[Tensor], RotationDistribution], images: Sequence[UInt8[Tensor, "c h w"]]):
+    def __init__(self, model: RotationModel, images: Sequence[UInt8[Tensor, "c h w"]]):
         self.model = model
         self.images = images
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        parameters = self.model.parameters() if isinstance(self.model, torch.nn.Module) else iter(())
-        return next((p.device for p in parameters), torch.device("cpu"))
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
     @cached_property
     def posterior(self) -> RotationDistribution:
@@ -47,10 +46,8 @@ class Encoded:
         """The posterior of one image, with a batch of one: many rotations of one image are a large matrix as they are."""
         if len(self.images) == 1:
             return self.posterior
-        if isinstance(self.model, AQuaMaM | OnnxModel):
-            one = self.posterior._some(slice(i, i + 1))
-            carry_knowledge(self.model, None, one)
-            return one
+        if isinstance(self.posterior.unwrapped, QuaternionSentences):
+            return self.posterior._some(slice(i, i + 1))
         return self.model(self.images[i][None])  # the other systems' posteriors cannot be taken apart
 
 
@@ -58,7 +55,7 @@ class Encoded:
 class Job:
     """An image and what to do with its posterior: `work(encoded, i)` in the network's thread."""
 
-    model: Callable[[Tensor], RotationDistribution]
+    model: RotationModel
     image: UInt8[Tensor, "c h w"]
     work: Callable[[Encoded, int], Any]
     cost: int = 0  # rotations; in a batch the short jobs go first

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64
 from scipy.spatial.transform import Rotation
 
-from aquamam.posterior.equal_views import Alike
+from aquamam.posterior.equal_views import ViewClasses
 from aquamam.shape.symmetries import find_symmetries
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh
 from aquamam.rendering.render import RenderSettings
@@ -76,7 +76,7 @@ class Lookalikes:
         shown = (eye @ self.normals.T > height).astype(np.float32)
         return shown @ self.changed.T == 0
 
-    def alike(self, settings: RenderSettings) -> Alike | None:
+    def view_classes(self, settings: RenderSettings) -> ViewClasses | None:
         """What a posterior must know to give all that look alike equal shares; None with a continuous axis: too many to ask about."""
         if self.continuous:
             return None
@@ -84,8 +84,8 @@ class Lookalikes:
         planes = np.concatenate([self.normals, (self.points * self.normals).sum(-1, keepdims=True)], 1)
         # points of one face that the same turns change are one
         rows = np.unique(np.concatenate([planes.round(6), changed.T], 1)[changed.any(0)], axis=0)
-        return Alike(
-            turns=torch.from_numpy(self.turns),
+        return ViewClasses(
+            elements=torch.from_numpy(self.turns),
             planes=torch.from_numpy(rows[:, :4]),
             changed=torch.from_numpy(rows[:, 4:].T > 0),
             distance=settings.distance,

@@ -66,9 +66,7 @@ class _Loss(nn.Module):
     def forward(
         self, images: Tensor, q: Tensor, weights: Tensor, smoothing: float, generator: torch.Generator
     ) -> Tensor:
-        # only models with bins have labels to smear
-        extra = {"smoothing": smoothing} if smoothing > 0 and getattr(self.model, "smooths_labels", False) else {}
-        return self.model.loss(images, q, weights=weights, generator=generator, **extra)  # type: ignore[operator]
+        return self.model.loss(images, q, weights=weights, smoothing=smoothing, generator=generator)  # type: ignore[operator]
 
 
 class Trainer:
