@@ -23,8 +23,8 @@ from aquamam.shape.symmetries import Symmetries
 from aquamam.errors import InputError
 from aquamam.shape.group_fit import NONE, SPHERE
 from aquamam.shape.visual import Difference
-from aquamam.rendering.meshes import FIT_RADIUS, Mesh
-from aquamam.fit.part import check_part, open_part, placed, plain_colour, read_mesh, write_mesh
+from aquamam.rendering.meshes import FIT_RADIUS, Mesh, read_mesh, write_mesh
+from aquamam.fit.part import check_part, open_part, placed, plain_colour
 from aquamam.plotting import known_object
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.geometry.rotations import multiply, rotvec_to_quat

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -13,10 +11,9 @@ import torch
 from scipy.ndimage import binary_fill_holes
 from scipy.spatial.transform import Rotation
 
-from aquamam.rendering import raster
 from aquamam.errors import InputError
 from aquamam.rendering.meshes import Mesh, crease_normals
-from aquamam.rendering.render import RenderSettings, contact_sheet, mipmaps, random_colours, render
+from aquamam.rendering.render import RenderSettings, contact_sheet, random_colours, render
 from aquamam.rendering.solids import solid
 
 SMALL = RenderSettings(size=48)
@@ -83,39 +80,18 @@ def test_drawing_into_an_array_overwrites_what_was_there():
     assert np.array_equal(out, render(mesh, q, SMALL))
 
 
-def test_one_compilation_serves_every_mesh_and_argument():
-    for mesh in (bumpy_ball(8), bumpy_ball(8, "colours"), bumpy_ball(8, "texture", smooth=False), solid("tet").mesh):
-        render(mesh, np.broadcast_to(I, (3, 3)), SMALL)
-        render(mesh, I.astype(np.float32), SMALL, alpha=True, lights=np.ones(3), backgrounds=[1, 2, 3])
-    assert len(raster._draw.signatures) == 1
-
-
-@pytest.mark.parametrize("paint", ["plain", "colours", "texture"])
-@pytest.mark.parametrize("smooth", [True, False])
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "expected"),
     [
-        RenderSettings(size=32),
-        RenderSettings(size=(24, 40), supersample=3),
-        RenderSettings(size=32, distance=1.5, near=0.4, fov_deg=80),  # the near plane cuts, and the camera sees insides
+        (RenderSettings(size=32), "fe2b286650e5"),
+        (RenderSettings(size=(24, 40), supersample=3, background=(1, 2, 3)), "46c9a81fe386"),
+        (RenderSettings(size=32, distance=1.9, near=0.4, fov_deg=80), "76db939b4edd"),  # the near plane cuts
     ],
 )
-def test_numpy_draws_what_numba_draws(paint, smooth, settings):
-    mesh, q = bumpy_ball(10, paint, smooth), rotations(3)
-    fast, slow = (render(mesh, q, settings, alpha=True, backend=b).astype(int) for b in ("numba", "numpy"))
-    assert np.abs(fast - slow).max() <= 1
-    assert fast.std() > 5
-
-
-def test_without_numba_numpy_draws():
-    code = (
-        "import sys, hashlib; sys.modules['numba'] = None;"
-        "import numpy as np; from aquamam.rendering.render import RenderSettings, render; from aquamam.rendering.solids import solid;"
-        "print(hashlib.sha256(render(solid('die').mesh, np.eye(3), RenderSettings(size=32))).hexdigest())"
-    )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    expected = render(solid("die").mesh, I, RenderSettings(size=32), backend="numpy")
-    assert printed == hashlib.sha256(expected).hexdigest()
+def test_bytes_stay_what_they_were(settings, expected):
+    """A data set that was begun must go on with the same bytes, so a change of one is seen here."""
+    q = np.array([(0, 0, 0, 1), (0.5, 0.5, 0.5, 0.5), (0.48, 0.6, 0, 0.64), (0, -0.28, 0.96, 0)])
+    assert hashlib.sha256(render(solid("die").mesh, q, settings, alpha=True)).hexdigest()[:12] == expected
 
 
 def test_quaternions_of_either_sign_and_matrices_give_one_image():
@@ -146,18 +122,12 @@ def centre_of(image: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(("direction", "expected"), [((1, 0, 0), (1, 0)), ((0, 1, 0), (0, 1)), ((0, 0, 1), (0, 0))])
 def test_camera_sees_x_to_the_right_and_y_up(direction, expected):
-    mesh = quad(half=0.1)
-    mesh = replace(mesh, vertices=mesh.vertices + np.array(direction))
+    mesh = replace(quad(half=0.1), vertices=quad(half=0.1).vertices + np.array(direction))
     pixels_a_unit = 224 / (2 * 8 * TAN)
-    assert np.allclose(centre_of(render(mesh, I, alpha=True)), np.array(expected) * pixels_a_unit, atol=0.3)
-
-
-def test_a_rotation_takes_object_to_camera_coordinates():
-    mesh = replace(quad(half=0.1), vertices=quad(half=0.1).vertices + np.array([1, 0, 0]))
-    quarter = Rotation.from_euler("z", 90, degrees=True).as_matrix()  # counter-clockwise: what was right is up
-    right, up = centre_of(render(mesh, quarter, alpha=True))
-    assert abs(right) < 0.3
-    assert up > 50
+    quarter = Rotation.from_euler("z", 90, degrees=True).as_matrix()  # x_cam = R x_obj: what was right is up
+    for R in (I, quarter):
+        there = (R @ np.array([*expected, 0]))[:2] * pixels_a_unit
+        assert np.allclose(centre_of(render(mesh, R, alpha=True)), there, atol=0.3)
 
 
 @pytest.mark.parametrize("z", [-3.0, 0.0, 2.0, 6.0])
@@ -215,10 +185,7 @@ def test_what_crosses_the_near_plane_is_cut_there():
     depth = -1 / up
     assert covered[(depth > 1.6) & (depth < 40)].all()
     assert not covered[(depth < 1.4) | (up > 0)].any()
-
-
-def test_what_lies_behind_the_camera_is_not_drawn():
-    assert not render(quad(z=9.0), I, SMALL, alpha=True)[..., 3].any()
+    assert not render(quad(z=9.0), I, SMALL, alpha=True)[..., 3].any()  # behind the camera
 
 
 # --- paint and light --------------------------------------------------------------------------------------------------
@@ -292,69 +259,45 @@ def test_texture_repeats_outside_the_unit_square():
     assert np.array_equal(render(once, I, SMALL), render(replace(once, uv=QUAD_UV + np.float32(3)), I, SMALL))
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (1, 7), (64, 16)])
-def test_texture_levels_keep_the_mean_down_to_one_texel(shape):
-    texture = np.full((*shape, 3), (10, 200, 77), np.uint8)
-    texels, levels = mipmaps(texture)
-    assert tuple(levels[-1, 1:]) == (1, 1)
-    assert len(texels) == (levels[:, 1] * levels[:, 2]).sum()
-    assert (texels == 10 + (200 << 20) + (77 << 40)).all()
-
-
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "R",
-    [
-        2 * np.eye(3),
-        np.diag([1.0, 1, -1]),
-        np.full((3, 3), np.nan),
-        np.zeros(4),
-        np.array([np.nan, 0, 0, 1]),
-        np.zeros((2, 3)),
-        np.zeros(()),
-    ],
-)
-def test_what_is_no_rotation_is_refused(R):
-    with pytest.raises(InputError, match="R must"):
-        render(solid("tet").mesh, R, SMALL)
+def test_what_is_no_rotation_is_refused():
+    nan = np.array([np.nan, 0, 0, 1])
+    for R in (2 * I, np.diag([1.0, 1, -1]), np.full((3, 3), np.nan), np.zeros(4), nan, np.zeros((2, 3)), np.zeros(())):
+        with pytest.raises(InputError, match="R must"):
+            render(solid("tet").mesh, R, SMALL)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"size": 0},
-        {"size": (10, 9000)},
-        {"supersample": 0},
-        {"distance": -1.0},
-        {"near": 9.0},
-        {"fov_deg": 180.0},
-        {"light": (0.0, 0.0, 0.0)},
-        {"background": "blue"},
-        {"background": (0, 0, 256)},
-        {"colour": (0, 0, -1)},
-    ],
-)
-def test_settings_that_make_no_picture_are_refused(change):
-    with pytest.raises(InputError):
-        RenderSettings(**change)
+def test_settings_that_make_no_picture_are_refused():
+    for field, values in {
+        "size": (0, (10, 9000)),
+        "supersample": (0,),
+        "distance": (-1.0,),
+        "near": (9.0,),
+        "fov_deg": (180.0,),
+        "ambient": (-1.0,),
+        "light": ((0.0, 0.0, 0.0),),
+        "background": ("blue", (0, 0, 256)),
+        "colour": ((0, 0, -1),),
+    }.items():
+        for value in values:
+            with pytest.raises(InputError, match=field):
+                RenderSettings(**{field: value})
 
 
 def test_arguments_that_do_not_fit_are_refused():
     mesh, q = solid("tet").mesh, rotations(2)
     with pytest.raises(InputError, match="seed"):
         render(mesh, q, replace(SMALL, background="random"))
-    with pytest.raises(InputError, match="out must"):
-        render(mesh, q, SMALL, out=np.empty((2, 48, 48, 4), np.uint8))
-    with pytest.raises(InputError, match="lights must"):
-        render(mesh, q, SMALL, lights=np.zeros((3, 3)))
-    with pytest.raises(InputError, match="lights must"):
-        render(mesh, q, SMALL, lights=np.zeros((2, 3)))
-    with pytest.raises(InputError, match="backgrounds must"):
-        render(mesh, q, SMALL, backgrounds=np.zeros((2, 2)))
-    with pytest.raises(InputError, match="backend must"):
-        render(mesh, q, SMALL, backend="gl")
+    for name, value in (
+        ("out", np.empty((2, 48, 48, 4), np.uint8)),
+        ("lights", np.zeros((3, 3))),
+        ("lights", np.zeros((2, 3))),
+        ("backgrounds", np.zeros((2, 2))),
+    ):
+        with pytest.raises(InputError, match=f"{name} must"):
+            render(mesh, q, SMALL, **{name: value})
 
 
 def test_settings_survive_json():

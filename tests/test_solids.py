@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
+import trimesh
 from scipy.ndimage import label
 from scipy.spatial.transform import Rotation
 
 from aquamam.errors import InputError
-from aquamam.rendering.render import RenderSettings, render
 from aquamam.geometry.rotations import multiply
-from aquamam.rendering.solids import DIE_FACES, NAMES, solid
-from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.rendering.solids import DIE_FACES, NAMES, mesh_of, open_object, solid
 
 SMALL = RenderSettings(size=64)
 FACE_ALIGNED = Rotation.create_group("O").as_matrix()
@@ -27,34 +27,23 @@ def difference(name: str, q: torch.Tensor, others: torch.Tensor) -> np.ndarray:
     return np.abs(seen - images[:, None]).max(-1).mean((-1, -2))
 
 
-def turns(group: SymmetryGroup, q: torch.Tensor, count: int = 11) -> torch.Tensor:
-    """Equivalents; 11 a turn do not map the 360 facets of a round solid to one another."""
-    return group.equivalents(q, count=count)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_equivalent_rotations_look_the_same(name):
     q = rotations(5)
-    others = turns(solid(name).symmetry, q)
+    others = solid(name).symmetry.equivalents(q, count=11)  # which do not map facets to facets
     mesh = solid(name).mesh
     gap = np.abs(render(mesh, others, SMALL).astype(int) - render(mesh, q, SMALL).astype(int)[:, None]).max(-1)
     assert (gap > 1).mean() < 1e-4  # a sample on the outline of a round solid may fall to either side
     assert gap.mean() < 0.02
 
 
-ORDERS = {"tet": 12, "cube": 24, "icosa": 60, "tetX": 3, "die": 1, "cylO": 1, "sphereX": 1}
-
-
-@pytest.mark.parametrize(("name", "order"), ORDERS.items())
-def test_discrete_groups_have_their_order(name, order):
-    assert solid(name).symmetry.order == order
-
-
-@pytest.mark.parametrize(("name", "flips"), [("cone", False), ("cyl", True), ("cylinder", True)])
-def test_round_solids_have_an_axis_and_cylinders_a_flip(name, flips):
-    group = solid(name).symmetry
-    assert group.axis is not None
-    assert len(group.elements) == (2 if flips else 1)
+def test_groups_have_their_order_or_axis():
+    orders = {"tet": 12, "cube": 24, "icosa": 60, "tetX": 3, "die": 1, "cylO": 1, "sphereX": 1}
+    assert {name: solid(name).symmetry.order for name in orders} == orders
+    for name, flips in (("cone", False), ("cyl", True), ("cylinder", True)):
+        group = solid(name).symmetry
+        assert group.axis is not None
+        assert len(group.elements) == (2 if flips else 1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,7 +59,7 @@ def test_no_other_rotation_looks_the_same_from_everywhere(name):
 @pytest.mark.parametrize(("marked", "plain"), [("tetX", "tet"), ("cylO", "cyl")])
 def test_a_mark_breaks_exactly_the_symmetries_that_move_it(marked, plain):
     q = rotations(16, seed=3)
-    whole = turns(solid(plain).symmetry, q, count=12)
+    whole = solid(plain).symmetry.equivalents(q, count=12)
     kept = solid(marked).symmetry
     stays = kept.distance(q[:, None], whole).numpy()[0] < 1e-6
     gaps = difference(marked, q, whole).max(0)  # some view shows the mark
@@ -88,21 +77,22 @@ def test_the_marks_on_the_sphere_are_all_that_shows_its_rotation():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_rotation_leaves_the_view(name):
+def test_faces_look_outwards_and_no_rotation_leaves_the_view(name):
+    corners = solid(name).mesh.vertices[solid(name).mesh.faces]
+    a, b, c = corners.swapaxes(0, 1)
+    assert ((np.cross(b - a, c - a) * corners.mean(1)).sum(-1) > 0).all()
     covered = render(solid(name).mesh, rotations(40), SMALL, alpha=True)[..., 3] > 0
     assert not covered[:, [0, -1]].any()
     assert not covered[:, :, [0, -1]].any()
     assert covered.mean() > 0.1
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_faces_look_outwards(name):
-    corners = solid(name).mesh.vertices[solid(name).mesh.faces]
-    a, b, c = corners.swapaxes(0, 1)
-    assert ((np.cross(b - a, c - a) * corners.mean(1)).sum(-1) > 0).all()
-
-
-def test_an_unknown_name_lists_the_known_ones():
+def test_an_object_is_a_solid_or_a_file(tmp_path):
+    assert open_object("die") is solid("die")
+    trimesh.Trimesh(solid("tet").mesh.vertices, solid("tet").mesh.faces).export(tmp_path / "part.stl")
+    assert mesh_of(open_object(str(tmp_path / "part.stl"))).name == "part"
+    with pytest.raises(InputError, match=r"'dice' is neither a file nor a solid; the solids are die, cylinder, tet"):
+        open_object("dice")
     with pytest.raises(InputError, match=r"die, cylinder, tet, .*got 'dice'"):
         solid("dice")
 
@@ -121,17 +111,10 @@ def pips(image: np.ndarray) -> int:
     return n - len(edge)
 
 
-def test_five_faces_the_camera_at_identity():
-    assert number_towards(np.eye(3), (0, 0, 1)) == 5
-    assert pips(render(solid("die").mesh, np.eye(3), SMALL)) == 5
-
-
-def test_opposite_faces_add_to_seven():
+def test_the_die_is_right_handed_and_five_faces_the_camera():
+    assert number_towards(np.eye(3), (0, 0, 1)) == pips(render(solid("die").mesh, np.eye(3), SMALL)) == 5
     for number, (normal, _, _) in DIE_FACES.items():
         assert DIE_FACES[7 - number][0] == tuple(-x for x in normal)
-
-
-def test_one_two_three_run_counter_clockwise_about_their_corner():
     assert np.linalg.det(np.array([DIE_FACES[k][0] for k in (1, 2, 3)])) == pytest.approx(1)
 
 

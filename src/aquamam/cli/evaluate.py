@@ -125,8 +125,8 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
 
     from aquamam.data.renders import RenderedDataset
     from aquamam.fit.part import fresh_renders
-    from aquamam.rendering import meshes, solids
     from aquamam.rendering.render import RenderSettings
+    from aquamam.rendering.solids import NAMES, open_object
 
     if source is None and (fitted := fresh_renders(model, seed=seed, split="test", length=max(count, 1))) is not None:
         return fitted, f"fresh renders of {fitted.classes[0]} at {size} px, drawn as in training, seed {seed}"
@@ -135,7 +135,7 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
         names = [str(thing.get("name")) for thing in trained.get("objects", ()) if isinstance(thing, dict)]
         if not names:
             raise InputError("this model does not say what it was trained on; give --data DIR or --data render:NAME.")
-        unknown = [name for name in names if name not in solids.NAMES]
+        unknown = [name for name in names if name not in NAMES]
         if unknown:
             raise InputError(
                 f"this model was trained on {unknown[0]}, which is not a solid of ours; give --data DIR or --data render:MESHFILE."
@@ -144,7 +144,7 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
         names = [name for name in source.removeprefix("render:").split(",") if name]
         if not names:
             raise InputError("render: needs a solid or a mesh file; try --data render:die.")
-    objects = [solids.solid(name) if name in solids.NAMES else meshes.load_mesh(name) for name in names]
+    objects = [open_object(name) for name in names]
     settings = RenderSettings.from_dict(trained["settings"]) if "settings" in trained else RenderSettings()
     dataset = RenderedDataset(
         objects, replace(settings, size=size), seed=seed, split="test", length=max(count, 1), lookalikes=True

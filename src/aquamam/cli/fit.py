@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.options import seed
+from aquamam.cli.options import add_untextured, seed
 
 if TYPE_CHECKING:
     from aquamam.fit.pipeline import FitConfig
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=seed, default=0, help="of weights, renders and noise (default: 0)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, ... (default: a GPU if there is one)")
+    add_untextured(parser)
     parser.add_argument("--json", action="store_true", help="print what fit.json says")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
 
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.device is not None:
         usable(args.device)
-    fit = Fit(args.part, out, config, say=say, quiet=args.quiet, device=args.device)
+    fit = Fit(args.part, out, config, say=say, quiet=args.quiet, device=args.device, untextured=args.untextured)
     facts = fit.run()
     if args.json:
         print(json.dumps(facts))

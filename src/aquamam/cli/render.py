@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.options import seed
+from aquamam.cli.options import add_untextured, seed
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     camera.add_argument(
         "--scale", default="fit", help="of a mesh file: fit fills the view (default), or a factor for its units"
     )
+    add_untextured(camera)
     camera.add_argument("--background", default=None, help="R,G,B or a colour's name, or random for one an image")
     camera.add_argument("--supersample", type=int, help="samples a pixel, each way")
     camera.add_argument("--distance", type=float, help="from the camera to the object's centre")
@@ -149,23 +150,17 @@ def plan(args: argparse.Namespace) -> tuple["Recipe", "Manifest"]:
 
 
 def _object(thing: str, args: argparse.Namespace) -> tuple[dict[str, Any], "Mesh"]:
-    """What the data set says of a solid or a mesh file, and the mesh; a file does not know its own symmetry."""
-    from aquamam.rendering.solids import NAMES, solid
+    """What the data set says of a solid or a mesh file, and the mesh."""
+    from aquamam.rendering.solids import NAMES, mesh_of, open_object
 
-    if thing in NAMES:
-        if args.symmetry is not None:
-            raise InputError(f"--symmetry is for mesh files, got it with the solid {thing}, which knows its own.")
-        if len(args.objects) == 1 and (args.up, args.scale) != ("y", "fit"):
-            raise InputError(f"--up and --scale are for mesh files, got them with the solid {thing}.")
-        found = solid(thing)
-        mesh, source = found.mesh, f"solid {thing}"
-        symmetry: SymmetryGroup | None = found.symmetry
-    else:
-        from aquamam.rendering.meshes import load_mesh
-
-        if not Path(thing).exists():
-            raise InputError(f"{thing!r} is neither a file nor a solid; the solids are {', '.join(NAMES)}.")
-        mesh = load_mesh(thing, up=args.up, scale=parse_scale(args.scale))
+    if thing in NAMES and args.symmetry is not None:
+        raise InputError(f"--symmetry is for mesh files, got it with the solid {thing}, which knows its own.")
+    if thing in NAMES and len(args.objects) == 1 and (args.up, args.scale) != ("y", "fit"):
+        raise InputError(f"--up and --scale are for mesh files, got them with the solid {thing}.")
+    found = open_object(thing, up=args.up, scale=parse_scale(args.scale), untextured=args.untextured)
+    mesh, symmetry = mesh_of(found), getattr(found, "symmetry", None)  # a file does not know its own
+    source = f"solid {thing}"
+    if found is mesh:
         symmetry = None if args.symmetry is None else parse_symmetry(args.symmetry)
         source = f"{Path(thing).name}, up {args.up}, scale {args.scale}"
     about = {"name": mesh.name, "mesh": mesh.hash, "symmetry": symmetry and symmetry.to_dict(), "source": source}

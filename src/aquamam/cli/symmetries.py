@@ -5,7 +5,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aquamam.cli.options import add_untextured
 from aquamam.errors import InputError
+from aquamam.files import write_json
 
 if TYPE_CHECKING:
     from aquamam.rendering.meshes import Mesh
@@ -37,15 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--id", type=int, metavar="N", help="the object's number there (default: 1)")
     parser.add_argument("--map", type=Path, metavar="PNG", help="draw how many rotations look the same from each side")
     parser.add_argument("--views", type=int, metavar="N", help="directions of the map (default: 100)")
+    add_untextured(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    from aquamam.rendering.solids import mesh_of, open_object
     from aquamam.shape.matching import Tolerance
     from aquamam.shape.surface import Surface
     from aquamam.shape.symmetries import find_symmetries, models_info, near_symmetries
 
     _check_outputs(args)  # before the work
-    mesh = _mesh(args.object)
+    mesh = mesh_of(open_object(args.object, scale=1.0, center=False, untextured=args.untextured))
     infos = _infos(args.bop)  # likewise: a broken file is told at once
     surface, tolerance = Surface.of(mesh), Tolerance(distance=args.tolerance)
     if args.texture and not surface.painted:
@@ -65,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.map is not None:
         facts["views"] = _map(args, mesh, last)
     if args.bop is not None:
-        args.bop.write_text(json.dumps(infos | {str(args.id): facts["models_info"]}, indent=2) + "\n")
+        write_json(args.bop, infos | {str(args.id): facts["models_info"]}, indent=2)
     if args.json:
         print(json.dumps(facts))
         return 0
@@ -125,18 +129,6 @@ def _headline(one: "Symmetries") -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share == 0 or share >= 2e-4 else "less than 0.02 %"
-
-
-def _mesh(name: str) -> "Mesh":
-    """A solid's mesh, or a file's in its own coordinates."""
-    from aquamam.rendering.meshes import load_mesh
-    from aquamam.rendering.solids import NAMES, solid
-
-    if name in NAMES:
-        return solid(name).mesh
-    if not Path(name).exists():
-        raise InputError(f"{name!r} is neither a file nor a solid; the solids are {', '.join(NAMES)}.")
-    return load_mesh(name, scale=1.0, center=False)
 
 
 def _infos(path: Path | None) -> dict[str, Any]:

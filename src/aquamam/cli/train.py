@@ -163,12 +163,12 @@ def open_data(source: str, size: int, config: Any, variation: Any = None) -> tup
     from aquamam.rendering.render import RenderSettings
 
     if source.startswith("render:"):
-        from aquamam.rendering import meshes, solids
+        from aquamam.rendering.solids import open_object
 
         names = [n for n in source.removeprefix("render:").split(",") if n]
         if not names:
             raise InputError("render: needs a solid or a mesh file; try --data render:die.")
-        objects = [solids.solid(n) if n in solids.NAMES else meshes.load_mesh(n) for n in names]
+        objects = [open_object(n) for n in names]
         settings = RenderSettings(size=size)
         lookalikes = config.labels_per_image > 1
         if variation not in (None, PLAIN):

@@ -1,8 +1,6 @@
 """A part to fit a model to: opened, placed as it is rendered, checked; found again, or known again, beside the checkpoint of its model."""
 
-import io
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,48 +9,14 @@ from torch import nn
 from aquamam.data.base import RotationDataset
 from aquamam.data.varied import VariedDataset
 from aquamam.errors import InputError
-from aquamam.files import write_bytes
-from aquamam.rendering.meshes import FIT_RADIUS, Mesh, load_mesh
+from aquamam.rendering.known import part_mesh
+from aquamam.rendering.meshes import FIT_RADIUS, Mesh
 from aquamam.rendering.render import RenderSettings, render
-from aquamam.rendering.solids import NAMES, solid
+from aquamam.rendering.solids import NAMES, mesh_of, open_object
 from aquamam.shape.surface import directions, looking_from
 from aquamam.shape.symmetries import Symmetries
 
-MESH_FILE = "mesh.npz"
 FEWEST_PIXELS = 12  # that a part must fill on average
-_ARRAYS = ("vertices", "faces", "normals", "uv", "texture", "colours")
-
-
-def write_mesh(mesh: Mesh, path: Path) -> None:
-    """Write a mesh exactly as it is, whole or not at all."""
-    arrays = {name: getattr(mesh, name) for name in _ARRAYS if getattr(mesh, name) is not None}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, name=np.array(mesh.name), **arrays)
-    write_bytes(path, buffer.getvalue())
-
-
-def read_mesh(path: Path) -> Mesh:
-    """The mesh that `write_mesh` wrote."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in _ARRAYS if name in arrays}
-            return Mesh(**found, name=str(arrays["name"]))
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path} is no mesh of a fit or is damaged ({reason}); run aquamam fit again.") from error
-
-
-def part_mesh(model: Any) -> Mesh | None:
-    """The mesh beside the checkpoint that a model was loaded from, if it is the one that the model was trained on."""
-    source = getattr(model, "source", None)
-    objects = (getattr(model, "info", None) or {}).get("data", {}).get("objects") or []
-    if source is None or len(objects) != 1 or not isinstance(objects[0], dict):
-        return None
-    path = Path(source).parent / MESH_FILE
-    if not path.is_file():
-        return None
-    mesh = read_mesh(path)
-    return mesh if mesh.hash == objects[0].get("mesh") else None
 
 
 def fresh_renders(model: Any, *, seed: int, split: str, length: int) -> VariedDataset | None:
@@ -62,13 +26,9 @@ def fresh_renders(model: Any, *, seed: int, split: str, length: int) -> VariedDa
     return None if mesh is None else VariedDataset.again(mesh, data, seed=seed, split=split, length=length)
 
 
-def open_part(source: str) -> Mesh:
+def open_part(source: str, *, untextured: bool = False) -> Mesh:
     """A solid's mesh, or a file's in its own coordinates."""
-    if source in NAMES:
-        return solid(source).mesh
-    if not Path(source).exists():
-        raise InputError(f"{source!r} is neither a file nor a solid; the solids are {', '.join(NAMES)}.")
-    return load_mesh(source, scale=1.0, center=False)
+    return mesh_of(open_object(source, scale=1.0, center=False, untextured=untextured))
 
 
 def placed(mesh: Mesh, found: Symmetries) -> tuple[Mesh, list[float], float]:

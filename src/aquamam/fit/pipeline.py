@@ -24,20 +24,21 @@ from aquamam.errors import InputError
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.evaluation.results import LEVELS, Evaluation
 from aquamam.files import write_json
-from aquamam.fit.part import MESH_FILE, check_part, open_part, placed, plain_colour, read_mesh, write_mesh
+from aquamam.fit.part import check_part, open_part, placed, plain_colour
 from aquamam.fit.stages import Stages
 from aquamam.geometry.rotations import LOG_UNIFORM, quat_to_matrix
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.pages import fit as fitpage
 from aquamam.pages.evaluation import write_report
-from aquamam.training.calibrate import calibrate, held_out_scores
-from aquamam.rendering.meshes import Mesh
+from aquamam.rendering.known import MESH_FILE
+from aquamam.rendering.meshes import Mesh, read_mesh, write_mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.shape.matching import Tolerance
 from aquamam.shape.surface import directions, looking_from
 from aquamam.shape.symmetries import Symmetries, find_symmetries, models_info
 from aquamam.shape.view_map import view_ambiguity
+from aquamam.training.calibrate import calibrate, held_out_scores
 from aquamam.training.config import TrainConfig
 from aquamam.training.temperature import temper
 from aquamam.training.trainer import Trainer
@@ -97,11 +98,12 @@ class Fit:
         say: Callable[[str], None] = lambda line: None,
         quiet: bool = True,
         device: str | None = None,
+        untextured: bool = False,
     ):
         self.source, self.out, self.config = source, out, config
         self.say, self.quiet, self.device = say, quiet, device
         self.stages = Stages(out / "work")
-        self.file_mesh = open_part(source)
+        self.file_mesh = open_part(source, untextured=untextured)
         self.facts: dict[str, Any] = {"name": self.file_mesh.name, "source": Path(source).name}
 
     def run(self) -> dict[str, Any]:

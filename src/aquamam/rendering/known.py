@@ -9,11 +9,11 @@ from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
 from aquamam.errors import InputError
-from aquamam.rendering.meshes import Mesh, load_mesh
-from aquamam.fit.part import part_mesh
-from aquamam.rendering.render import RenderSettings, render
-from aquamam.rendering.solids import NAMES, solid
+from aquamam.rendering.meshes import Mesh, read_mesh
+from aquamam.rendering.render import RenderSettings, quat_to_matrix, render
+from aquamam.rendering.solids import NAMES, mesh_of, open_object, solid
 
+MESH_FILE = "mesh.npz"  # beside the checkpoint of a fitted part
 AXIS_COLOURS = ("#d5402f", "#2f9e57", "#3a6fd8")  # x, y, z
 
 
@@ -40,46 +40,42 @@ class KnownObject:
 
 
 def known_object(model: Any, name: str | None = None) -> KnownObject | None:
-    """The object of a model's training data, if there was one and it is one of the package's solids or lies beside the checkpoint; or the
-    named solid or mesh file."""
+    """The named solid or mesh file, or what a model was trained on: one solid, or the mesh beside its checkpoint."""
     data = (getattr(model, "info", None) or {}).get("data") or {}
-    settings = _settings(data.get("settings"))
-    if name is not None:
-        if name in NAMES:
-            return KnownObject(name=name, mesh=solid(name).mesh, settings=settings)
-        if not Path(name).is_file():
-            raise InputError(f"an object is a mesh file or one of {', '.join(NAMES)}, got {name!r}.")
-        return KnownObject(name=Path(name).stem, mesh=load_mesh(name), settings=settings)
-    objects = data.get("objects") or []
-    if (mesh := part_mesh(model)) is not None:
-        return KnownObject(name=str(objects[0].get("name")), mesh=mesh, settings=settings)
-    if len(objects) != 1 or not isinstance(objects[0], dict) or objects[0].get("name") not in NAMES:
-        return None
-    known = solid(objects[0]["name"])
-    if objects[0].get("mesh") not in (None, known.mesh.hash):  # a user's own mesh of that name
-        return None
-    return KnownObject(name=known.name, mesh=known.mesh, settings=settings)
-
-
-def _settings(values: Any) -> RenderSettings:
     try:
-        return RenderSettings.from_dict(dict(values)) if values else RenderSettings()
+        settings = RenderSettings.from_dict(dict(data.get("settings") or {}))
     except (InputError, TypeError, ValueError):  # written by another version
-        return RenderSettings()
+        settings = RenderSettings()
+    if name is not None:
+        mesh = mesh_of(open_object(name))
+        return KnownObject(name=mesh.name, mesh=mesh, settings=settings)
+    objects = data.get("objects") or []
+    if len(objects) != 1 or not isinstance(objects[0], dict):
+        return None
+    told, mesh_hash = str(objects[0].get("name")), objects[0].get("mesh")
+    if (beside := part_mesh(model)) is not None:
+        return KnownObject(name=told, mesh=beside, settings=settings)
+    if told not in NAMES or mesh_hash not in (None, solid(told).mesh.hash):  # a user's own mesh of that name
+        return None
+    return KnownObject(name=told, mesh=solid(told).mesh, settings=settings)
+
+
+def part_mesh(model: Any) -> Mesh | None:
+    """The mesh beside the checkpoint that a model was loaded from, if it is the one that the model was trained on."""
+    source = getattr(model, "source", None)
+    objects = (getattr(model, "info", None) or {}).get("data", {}).get("objects") or []
+    if source is None or len(objects) != 1 or not isinstance(objects[0], dict):
+        return None
+    path = Path(source).parent / MESH_FILE
+    mesh = read_mesh(path) if path.is_file() else None
+    return mesh if mesh is not None and mesh.hash == objects[0].get("mesh") else None
 
 
 def axes_picture(
     q: Any, size: int = 96, paper: str = "#ffffff", ink: str = "#1b1e24"
 ) -> UInt8[np.ndarray, "size size 3"]:
     """The object's axes under a rotation (quaternion xyzw), for objects that are not known: x red, y green, z blue."""
-    x, y, z, w = np.asarray(q, dtype=np.float64)
-    R = np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-        ]
-    )
+    R = quat_to_matrix(np.asarray(q, dtype=np.float64)[None])[0]
     scale = 4  # drawn large and scaled down: Pillow does not smooth lines
     side = size * scale
     image = Image.new("RGB", (side, side), paper)
@@ -89,7 +85,6 @@ def axes_picture(
         pen.line([(side / 2, side / 2), tuple(end)], fill=AXIS_COLOURS[axis], width=side // 22)
         r = side * (0.05 + 0.02 * R[2, axis])
         pen.ellipse([end[0] - r, end[1] - r, end[0] + r, end[1] + r], fill=AXIS_COLOURS[axis])
-        pen.text(
-            tuple(side / 2 + (end - side / 2) * 1.22), "xyz"[axis], fill=ink, anchor="mm", font_size=side // 9
-        )  # fmt: skip
+        beyond = side / 2 + (end - side / 2) * 1.22
+        pen.text(tuple(beyond), "xyz"[axis], fill=ink, anchor="mm", font_size=side // 9)
     return np.asarray(image.resize((size, size), Image.Resampling.LANCZOS))

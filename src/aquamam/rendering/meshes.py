@@ -1,22 +1,36 @@
-"""Triangle meshes: what a renderer needs to know about an object."""
+"""Triangle meshes: what a renderer needs to know about an object, and how it is read from files."""
 
 import hashlib
+import io
 import json
 import os
+import re
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PureWindowsPath
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
 from jaxtyping import Float, Integer, UInt8
+from PIL import Image
 
 from aquamam.errors import InputError
+from aquamam.files import write_bytes
 
 FIT_RADIUS = 3**0.5  # a cube of side 2, the die, just fits; at distance 8 it fills 93 % of the default view
 GREY = (130, 134, 140)  # of what brings no colour
+FORMATS = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
+_ARRAYS = {
+    "vertices": np.float64,
+    "faces": np.int32,
+    "normals": np.float32,
+    "uv": np.float32,
+    "texture": np.uint8,
+    "colours": np.uint8,
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -37,20 +51,13 @@ class Mesh:
     name: str = "mesh"
 
     def __post_init__(self) -> None:
-        for field, dtype in (
-            ("vertices", np.float64),
-            ("faces", np.int32),
-            ("normals", np.float32),
-            ("uv", np.float32),
-            ("texture", np.uint8),
-            ("colours", np.uint8),
-        ):
+        for field, dtype in _ARRAYS.items():
             value = getattr(self, field)
             if value is not None:
                 value = np.array(value, dtype=dtype, order="C")  # a copy: the mesh does not change with its source
                 value.flags.writeable = False
                 object.__setattr__(self, field, value)
-        _check(self)
+        self._check()
 
     def __repr__(self) -> str:
         paint = "texture" if self.texture is not None else "colours" if self.colours is not None else "plain"
@@ -60,7 +67,7 @@ class Mesh:
     def hash(self) -> str:
         """SHA-256 of the content; the name does not count."""
         digest = hashlib.sha256(b"aquamam mesh 1")
-        for field in ("vertices", "faces", "normals", "uv", "texture", "colours"):
+        for field in _ARRAYS:
             value = getattr(self, field)
             digest.update(f"|{field}:".encode())
             if value is not None:
@@ -69,44 +76,57 @@ class Mesh:
 
     @property
     def radius(self) -> float:
-        """Distance of the farthest corner from the origin, about which the object turns."""
+        """Distance of the farthest corner from the origin, about which the object is rotated."""
         return float(np.linalg.norm(self.vertices, axis=1).max())
 
+    def _check(self) -> None:
+        """Raise InputError for arrays that are no mesh."""
+        V, F, name = len(self.vertices), len(self.faces), self.name
+        texture = None if self.texture is None or self.texture.size == 0 else self.texture.shape[:2]
+        allowed: dict[str, list[tuple[int, ...]]] = {
+            "vertices": [(V, 3)],
+            "faces": [(F, 3)],
+            "normals": [(F, 3, 3)],
+            "uv": [(F, 3, 2)],
+            "texture": [] if texture is None else [(*texture, 3)],
+            "colours": [(V, 3), (F, 3, 3)],
+        }
+        for field, shapes in allowed.items():
+            value = getattr(self, field)
+            if value is not None and value.shape not in shapes:
+                expected = " or ".join(map(str, shapes)) or "(h, w, 3)"
+                raise InputError(
+                    f"{field} of {name!r}, {V} vertices and {F} faces, must be {expected}, got {value.shape}."
+                )
+        if F == 0 or V == 0:
+            raise InputError(f"a mesh needs at least one triangle, {name!r} has none; point clouds are not drawn.")
+        for field in ("vertices", "uv", "normals"):
+            if (value := getattr(self, field)) is not None and not np.isfinite(value).all():
+                raise InputError(f"{field} must be finite, some of {name!r} are not; repair the mesh.")
+        if self.faces.min() < 0 or self.faces.max() >= V:
+            raise InputError(f"faces must name vertices 0 to {V - 1}, {name!r} names {int(self.faces.max())}.")
+        if (self.uv is None) != (self.texture is None):
+            raise InputError(f"uv and texture come together, {name!r} has only one of them.")
 
-def _check(mesh: Mesh) -> None:
-    """Raise InputError for arrays that are no mesh."""
-    V, F = len(mesh.vertices), len(mesh.faces)
-    rules = {
-        "vertices": mesh.vertices.shape == (V, 3),
-        "faces": mesh.faces.shape == (F, 3),
-        "normals": mesh.normals is None or mesh.normals.shape == (F, 3, 3),
-        "uv": mesh.uv is None or mesh.uv.shape == (F, 3, 2),
-        "texture": mesh.texture is None
-        or (mesh.texture.ndim == 3 and mesh.texture.shape[2] == 3 and mesh.texture.size > 0),
-        "colours": mesh.colours is None or mesh.colours.shape in {(V, 3), (F, 3, 3)},
-    }
-    for field, holds in rules.items():
-        if not holds:
-            raise InputError(
-                f"{field} of a mesh with V={V} vertices and F={F} faces must be (V, 3), (F, 3), (F, 3, 3), (F, 3, 2), "
-                f"(h, w, 3) or (V, 3) as its docstring says, got {getattr(mesh, field).shape} for {mesh.name!r}."
-            )
-    if F == 0 or V == 0:
-        raise InputError(
-            f"a mesh needs at least one triangle, {mesh.name!r} has none; point clouds cannot be rendered."
-        )
-    if not np.isfinite(mesh.vertices).all():
-        bad = int((~np.isfinite(mesh.vertices)).any(1).sum())
-        raise InputError(
-            f"vertices must be finite, {bad} of {V} in {mesh.name!r} are NaN or infinite; repair the mesh."
-        )
-    if mesh.faces.min() < 0 or mesh.faces.max() >= V:
-        raise InputError(f"faces must name vertices 0 to {V - 1}, {mesh.name!r} names {int(mesh.faces.max())}.")
-    for field in ("uv", "normals"):
-        if (value := getattr(mesh, field)) is not None and not np.isfinite(value).all():
-            raise InputError(f"{field} must be finite, some of {mesh.name!r} are not; export the mesh again.")
-    if (mesh.uv is None) != (mesh.texture is None):
-        raise InputError(f"uv and texture come together, {mesh.name!r} has only one of them.")
+
+def write_mesh(mesh: Mesh, path: Path) -> None:
+    """Write a mesh exactly as it is, as an .npz file."""
+    arrays = {name: getattr(mesh, name) for name in _ARRAYS if getattr(mesh, name) is not None}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, name=np.array(mesh.name), **arrays)
+    write_bytes(path, buffer.getbuffer())
+
+
+def read_mesh(path: Path) -> Mesh:
+    """The mesh that `write_mesh` wrote."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return Mesh(**{name: arrays[name] for name in _ARRAYS if name in arrays}, name=str(arrays["name"]))
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise InputError(f"{path} is no mesh of a fit or is damaged ({_why(error)}); run aquamam fit again.") from error
+
+
+# --- users' files -----------------------------------------------------------------------------------------------------
 
 
 def load_mesh(
@@ -116,6 +136,7 @@ def load_mesh(
     scale: str | float | int = "fit",
     center: bool = True,
     crease_deg: float | int = 30,
+    untextured: bool = False,
     name: str | None = None,
 ) -> Mesh:
     """A mesh from .obj (with .mtl and texture), .ply, .stl, .glb, .gltf or .off, all its parts as one.
@@ -124,23 +145,23 @@ def load_mesh(
         identity. "y" keeps the coordinates.
     scale: "fit" puts the farthest corner at sqrt(3) from the origin, where a die of side 2 has its corners; a number
         multiplies the file's units.
-    center: put the middle of the bounding box at the origin, about which the object turns.
+    center: put the middle of the bounding box at the origin, about which the object is rotated.
     crease_deg: faces that meet at a smaller angle are shaded as one smooth surface; 0 shades every face flat.
+    untextured: leave out textures and colours, so that texture files may be missing.
 
     Normals in the file are not used; a texture's transparency is dropped.
     """
     path = Path(path)
-    parts = [_Part.of(piece) for piece in _read(path)]
-    parts = [part for part in parts if len(part.corners)]
+    if scale != "fit" and not (isinstance(scale, (int, float)) and 0 < scale < float("inf")):
+        raise InputError(f"scale must be 'fit' or a positive number, got {scale!r}.")
+    axes = _UP[_one_of("up", up, _UP)]
+    parts = [part for piece in _read(path, untextured) if len((part := _part(piece)).corners)]
     if not parts:
         raise InputError(f"a mesh needs at least one triangle, {path} has none; point clouds are not drawn.")
     corners = np.concatenate([part.corners for part in parts])
     if not np.isfinite(corners).all():
-        bad = int((~np.isfinite(corners)).any((1, 2)).sum())
-        raise InputError(
-            f"vertices must be finite, {bad} of {len(corners)} triangles in {path} have others; repair it."
-        )
-    corners = corners @ _UP[_one_of("up", up, _UP)].T
+        raise InputError(f"vertices must be finite, some in {path} are NaN or infinite; repair the mesh.")
+    corners = corners @ axes.T
     low, high = corners.min((0, 1)), corners.max((0, 1))
     if center:
         corners = corners - (low + high) / 2
@@ -149,15 +170,12 @@ def load_mesh(
     keep = area > 1e-14 * float(((high - low) ** 2).sum())  # a triangle without area is never seen
     if not keep.any():
         raise InputError(f"triangles must have an area, all {len(corners)} in {path} have none; repair the mesh.")
-    if scale != "fit" and not (isinstance(scale, (int, float)) and 0 < scale < float("inf")):
-        raise InputError(f"scale must be 'fit' or a positive number, got {scale!r}.")
-    corners = corners[keep] * (FIT_RADIUS / reach if scale == "fit" else float(scale))
-    vertices, faces = _merge(corners)
+    vertices, faces = _merge(corners[keep] * (FIT_RADIUS / reach if scale == "fit" else float(scale)))
     return Mesh(
         vertices=vertices,
         faces=faces,
         normals=crease_normals(vertices, faces, crease_deg),
-        **{k: v if k == "texture" or v is None else v[keep] for k, v in _paint(parts).items()},
+        **{k: v if k == "texture" else v[keep] for k, v in ({} if untextured else _paint(parts)).items()},
         name=name or path.stem,
     )
 
@@ -170,7 +188,6 @@ _UP = {  # rotations that take the axis to y
     "-y": np.diag([1, -1, -1]),
     "-z": np.array([(1, 0, 0), (0, 0, -1), (0, 1, 0)]),
 }
-FORMATS = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
 
 
 def _one_of(what: str, value: str, choices: Iterable[str]) -> str:
@@ -179,114 +196,128 @@ def _one_of(what: str, value: str, choices: Iterable[str]) -> str:
     return value
 
 
-def _read(path: Path) -> list[Any]:
+def _why(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
+
+
+def _read(path: Path, untextured: bool) -> list[Any]:
     """The file's parts as trimesh objects, moved to their places."""
-    import trimesh  # here: most runs draw solids, and it takes its time to import
+    import trimesh  # here: most runs draw solids, and it takes a second to import
 
     if not path.is_file():
         raise InputError(f"{path} is not there, or no file; meshes are {', '.join(FORMATS)} files.")
-    _one_of(f"the extension of {path.name}", path.suffix.lower(), FORMATS)
+    kind = _one_of(f"the extension of {path.name}", path.suffix.lower(), FORMATS)
     try:
-        for kind, file in _references(path):
-            if not file.is_file():
-                raise InputError(f"{path} names the {kind} {file}, which is not there; put it there, or edit the name.")
-            if kind == "texture":
-                _check_image(path, file)
-        scene = trimesh.load_scene(path, process=False)
+        if kind == ".obj":
+            text, files = _read_obj(path, untextured)
+            scene = trimesh.load_scene(io.StringIO(text), file_type="obj", resolver=files, process=False)
+        else:
+            for what, name in _references(path):  # trimesh passes over missing ones in silence
+                if what == "buffer" or not untextured:
+                    _file(path, what, name)
+            scene = trimesh.load_scene(path, process=False)
         return [piece for piece in scene.dump() if isinstance(piece, trimesh.Trimesh)]
     except (InputError, MemoryError):
         raise
     except Exception as error:  # trimesh raises whatever its parsers meet
-        why = (str(error).splitlines() or [""])[0] or type(error).__name__
         raise InputError(
-            f"{path} cannot be read as {path.suffix} ({why}); export it again, or in another format."
+            f"{path} cannot be read as {kind} ({_why(error)}); export it again, or in another format."
         ) from error
 
 
-def _check_image(path: Path, file: Path) -> None:
-    from PIL import Image
+def _file(path: Path, what: str, name: str) -> Path:
+    """A file that a mesh file names: there, or beside the mesh, as paths of another machine mean nothing here."""
+    places = (path.parent / name, path.parent / PureWindowsPath(name).name)
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        hint = ", or leave textures out (untextured)" if what == "texture" else ""
+        raise InputError(f"{path} names the {what} {places[0]}, which is not there; put it there{hint}.")
+    if what == "texture":
+        try:
+            with Image.open(file) as image:
+                image.verify()
+        except (OSError, SyntaxError, ValueError) as error:
+            raise InputError(f"{path} names the texture {file}, which is no image; save it again as .png.") from error
+    return file
 
-    try:
-        with Image.open(file) as image:
-            image.verify()
-    except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{path} names the texture {file}, which is no image; save it again as .png.") from error
+
+def _read_obj(path: Path, untextured: bool) -> tuple[str, dict[str, bytes]]:
+    """The text as trimesh takes it: no comments after numbers, one material file; and what it names, by name."""
+    text = path.read_text("utf-8-sig", errors="replace")
+    text = re.sub(r"(?m)^(\s*(?:v|vt|vn|f)\s[^#\n]*)#.*$", r"\1", text)
+    named = sorted({name.strip() for name in re.findall(r"(?m)^\s*mtllib\s+(.+)$", text)})
+    materials, files = "", {}
+    for name in named:
+        try:
+            materials += _file(path, "material file", name).read_text("utf-8-sig", errors="replace") + "\n"
+        except InputError:
+            warnings.warn(
+                f"{path} names the material file {name}, which is not there; without it, parts are grey.", stacklevel=4
+            )
+    for name in re.findall(r"(?mi)^\s*map_kd\s+(.+)$", "" if untextured else materials):
+        files[name.strip()] = _file(path, "texture", name.strip()).read_bytes()
+    text = re.sub(r"(?m)^\s*mtllib\s.*$", "", text)
+    return f"mtllib materials\n{text}", {**files, "materials": materials.encode()}
 
 
-def _references(path: Path) -> Iterator[tuple[str, Path]]:
-    """Files that a mesh file names; trimesh passes over missing ones in silence."""
-    suffix = path.suffix.lower()
-    if suffix == ".obj":
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            named = {line.split(maxsplit=1)[1].strip() for line in lines if line.startswith("mtllib ")}
-        for library in sorted(named):
-            yield "material file", path.parent / library
-            for line in (path.parent / library).read_text("utf-8", errors="replace").splitlines():
-                if line.strip().lower().startswith("map_kd "):
-                    yield "texture", path.parent / line.strip()[7:].strip()
-    elif suffix == ".gltf":
+def _references(path: Path) -> Iterator[tuple[str, str]]:
+    """Kinds and names of the files that a .gltf or .ply file names."""
+    if path.suffix.lower() == ".gltf":
         tree = json.loads(path.read_text("utf-8"))
         for kind, key in (("buffer", "buffers"), ("texture", "images")):
             for entry in tree.get(key, []):
                 if not entry.get("uri", "data:").startswith("data:"):
-                    yield kind, path.parent / unquote(entry["uri"])
-    elif suffix == ".ply":
-        with path.open("rb") as lines:
-            for raw in lines:
-                line = raw.decode("utf-8", errors="replace").strip()
-                if line.lower().startswith("comment texturefile "):
-                    yield "texture", path.parent / line[20:].strip()
-                if line == "end_header" or len(raw) > 4096:
-                    return
+                    yield kind, unquote(entry["uri"])
+    elif path.suffix.lower() == ".ply":
+        header = path.open("rb").read(1 << 16).partition(b"end_header")[0].decode("utf-8", errors="replace")
+        for name in re.findall(r"(?mi)^comment texturefile (.+)$", header):
+            yield "texture", name.strip()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """Triangles of one material: an image with uv, colours of the corners, or one colour, if any."""
+class _Part(NamedTuple):
+    """Triangles of one material: an image with uv, colours of the corners, or neither."""
 
     corners: Float[np.ndarray, "F 3 3"]
     uv: Float[np.ndarray, "F 3 2"] | None = None
     image: UInt8[np.ndarray, "h w 3"] | None = None
     colours: UInt8[np.ndarray, "F 3 3"] | None = None
 
-    @classmethod
-    def of(cls, piece: Any) -> "_Part":
-        faces, visual = np.asarray(piece.faces), piece.visual
-        corners = np.asarray(piece.vertices, float)[faces].reshape(-1, 3, 3)
-        if visual.kind in {"vertex", "face"}:
-            rgb = np.asarray(visual.vertex_colors)[faces] if visual.kind == "vertex" else visual.face_colors[:, None]
-            rgb = np.broadcast_to(np.asarray(rgb, np.uint8)[..., :3], (len(faces), 3, 3))
-            return cls(corners=corners, colours=np.ascontiguousarray(rgb))
-        material = getattr(visual, "material", None)
-        if material is None:
-            return cls(corners=corners)
-        image = getattr(material, "image", None) or getattr(material, "baseColorTexture", None)
-        factor = getattr(material, "baseColorFactor", None)
-        if image is not None and image.size == (2, 2) and not getattr(material, "name", None):
-            return cls(corners=corners)  # what trimesh puts where a file has uv but no material
-        if image is not None and visual.uv is not None:
-            pixels = np.asarray(image.convert("RGB"), np.uint8)
-            if factor is not None:
-                pixels = np.rint(pixels * (np.asarray(factor, float)[:3] / 255)).astype(np.uint8)
-            return cls(corners=corners, uv=np.asarray(visual.uv, np.float32)[faces], image=pixels)
-        rgb = np.asarray(material.main_color if factor is None else factor, np.uint8)[:3]
-        return cls(corners=corners, colours=np.ascontiguousarray(np.broadcast_to(rgb, (len(faces), 3, 3))))
+
+def _part(piece: Any) -> _Part:
+    """What trimesh read of one part."""
+    faces, visual = np.asarray(piece.faces), piece.visual
+    corners = np.asarray(piece.vertices, float)[faces].reshape(-1, 3, 3)
+    if visual.kind in {"vertex", "face"}:
+        rgb = np.asarray(visual.vertex_colors)[faces] if visual.kind == "vertex" else visual.face_colors[:, None]
+        return _Part(corners, colours=np.broadcast_to(np.asarray(rgb, np.uint8)[..., :3], corners.shape))
+    material = getattr(visual, "material", None)
+    image = getattr(material, "image", None) or getattr(material, "baseColorTexture", None)
+    factor = getattr(material, "baseColorFactor", None)
+    stand_in = image is not None and image.size == (2, 2) and material.name in (None, "material_0")
+    if material is None or stand_in:  # trimesh puts such an image where a file has uv but no material
+        return _Part(corners)
+    if image is not None and visual.uv is not None:
+        image = image.convert("RGBA") if image.mode == "P" else image  # Pillow warns of palettes with transparency
+        pixels = np.asarray(image.convert("RGB"), np.uint8)
+        if factor is not None:
+            pixels = np.rint(pixels * (np.asarray(factor, float)[:3] / 255)).astype(np.uint8)
+        return _Part(corners, uv=np.asarray(visual.uv, np.float32)[faces], image=pixels)
+    rgb = np.asarray(material.main_color if factor is None else factor, np.uint8)[:3]
+    return _Part(corners, colours=np.broadcast_to(rgb, corners.shape))
 
 
-def _paint(parts: list[_Part]) -> dict[str, np.ndarray | None]:
+def _paint(parts: list[_Part]) -> dict[str, np.ndarray]:
     """uv and texture, or colours, of all parts together."""
+    colours = [np.full(p.corners.shape, GREY, np.uint8) if p.colours is None else p.colours for p in parts]
     if all(part.image is None for part in parts):
-        if all(part.colours is None for part in parts):
-            return {}
-        return {"colours": np.concatenate([_colours(part) for part in parts])}
+        return {} if all(part.colours is None for part in parts) else {"colours": np.concatenate(colours)}
     images: list[np.ndarray] = []
     uvs: list[np.ndarray] = []
-    for part in parts:
-        if part.image is None:  # its mean colour as a texture; parts of one colour keep it
-            images.append(np.full((4, 4, 3), _colours(part).mean((0, 1)).round(), np.uint8))
+    for part, own in zip(parts, colours):
+        if part.image is None or part.uv is None:  # its mean colour as a texture; parts of one colour keep it
+            images.append(np.full((4, 4, 3), own.mean((0, 1)).round(), np.uint8))
             uvs.append(np.full((len(part.corners), 3, 2), 0.5, np.float32))
         else:
-            assert part.uv is not None
             images.append(part.image)
             uvs.append(part.uv)
     if len({image.tobytes() for image in images}) > 1:
@@ -294,11 +325,7 @@ def _paint(parts: list[_Part]) -> dict[str, np.ndarray | None]:
     return {"uv": np.concatenate(uvs), "texture": images[0]}
 
 
-def _colours(part: _Part) -> UInt8[np.ndarray, "F 3 3"]:
-    return np.full(part.corners.shape, GREY, np.uint8) if part.colours is None else part.colours
-
-
-def _atlas(images: list[np.ndarray], uvs: list[np.ndarray], border: int = 8) -> dict[str, np.ndarray | None]:
+def _atlas(images: list[np.ndarray], uvs: list[np.ndarray], border: int = 8) -> dict[str, np.ndarray]:
     """Several textures above one another in one, each with a border so that neighbours do not bleed into it.
 
     A triangle may repeat its texture up to 4 times either way; where it would more often, it is squeezed.

@@ -1,4 +1,4 @@
-"""Triangles to pixels: one compiled loop over images; `raster_numpy` is its twin for where numba is missing.
+"""Triangles to pixels: one compiled loop over images.
 
 A camera sits at the origin of eye space and looks along -z; sample (row, column) sends the ray r = (x, y, -1).
 For a triangle with corners a, b, c in eye space
@@ -10,23 +10,18 @@ any depth, so that triangles need no clipping; and the two triangles on an edge 
 no sample falls between them. Attributes (normal, uv, colour) are linear in r up to the common divisor S.
 """
 
+import contextlib
+import inspect
 from collections.abc import Callable
-from typing import NamedTuple, no_type_check
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 
-from aquamam.errors import InputError
 
-try:
-    import numba
-except ImportError:
-    numba = None  # type: ignore[assignment]
-
-
-def _compiled(function):
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile without fast-math, so that bytes are the same everywhere, and keep the machine code on disk."""
-    if numba is None:
-        return function
+    function = inspect.unwrap(function)  # numba reads the source, not a wrapper that checks types
     try:
         return numba.njit(function, cache=True, nogil=True, error_model="numpy")
     except RuntimeError:  # numba found no writable cache directory, neither beside this file nor the user's
@@ -45,14 +40,6 @@ class Scene(NamedTuple):
     levels: np.ndarray  # (L, 3) int64: offset, height, width
 
 
-class Views(NamedTuple):
-    """One row an image."""
-
-    rotations: np.ndarray  # (n, 3, 3) float64
-    lights: np.ndarray  # (n, 3) float64, unit, towards the light, in camera coordinates
-    backgrounds: np.ndarray  # (n, 3) uint8
-
-
 class Lens(NamedTuple):
     """Camera and light, the same for all images."""
 
@@ -64,23 +51,6 @@ class Lens(NamedTuple):
     supersample: int
 
 
-class Rays(NamedTuple):
-    """The rays (x, y, -1) of the samples, and the pixel that a column of samples belongs to."""
-
-    step: float
-    xs: np.ndarray
-    ys: np.ndarray
-    columns: np.ndarray
-
-    @classmethod
-    def of(cls, lens: Lens, out: np.ndarray) -> "Rays":
-        height, width = out.shape[1] * lens.supersample, out.shape[2] * lens.supersample
-        step = 2.0 * lens.tan_half_fov / height
-        xs = (np.arange(width) + (0.5 - 0.5 * width)) * step
-        ys = ((0.5 * height - 0.5) - np.arange(height)) * step
-        return cls(step, xs, ys, np.arange(width) // lens.supersample)
-
-
 TILE = 8  # samples along a side
 TINY = 1e-100  # of a triangle seen edge-on rounding leaves anything
 
@@ -89,14 +59,12 @@ TINY = 1e-100  # of a triangle seen edge-on rounding leaves anything
 # reference counts, several times the arithmetic here.
 
 
-@_compiled
-@no_type_check
+@compiled
 def _cross(ax, ay, az, bx, by, bz):
     return ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
 
 
-@_compiled
-@no_type_check
+@compiled
 def _edges(ax, ay, az, bx, by, bz, cx, cy, cz):
     """Planes of the three edges, turned so that inside is positive, then |V| and the sign of V."""
     ux, uy, uz = _cross(bx, by, bz, cx, cy, cz)
@@ -107,23 +75,13 @@ def _edges(ax, ay, az, bx, by, bz, cx, cy, cz):
     return s * ux, s * uy, s * uz, s * vx, s * vy, s * vz, s * wx, s * wy, s * wz, s * volume, s
 
 
-@_compiled
-@no_type_check
+@compiled
 def _mix(a, b, c, e):
     """Plane of an attribute with values a, b, c at the corners."""
     return (a * e[0] + b * e[3] + c * e[6], a * e[1] + b * e[4] + c * e[7], a * e[2] + b * e[5] + c * e[8])
 
 
-@_compiled
-@no_type_check
-def _meet_near(ax, ay, az, bx, by, bz, near):
-    """Where a segment meets the near plane, projected."""
-    t = (-near - az) / (bz - az)
-    return (ax + t * (bx - ax)) / near, (ay + t * (by - ay)) / near
-
-
-@_compiled
-@no_type_check
+@compiled
 def _near_box(ax, ay, az, bx, by, bz, cx, cy, cz, near):
     """Extent of the projection of the part of a triangle beyond the near plane."""
     x0, x1, y0, y1 = np.inf, -np.inf, np.inf, -np.inf
@@ -132,14 +90,14 @@ def _near_box(ax, ay, az, bx, by, bz, cx, cy, cz, near):
             x, y = -ax / az, -ay / az
             x0, x1, y0, y1 = min(x0, x), max(x1, x), min(y0, y), max(y1, y)
         if (-az >= near) != (-bz >= near):
-            x, y = _meet_near(ax, ay, az, bx, by, bz, near)
+            t = (-near - az) / (bz - az)
+            x, y = (ax + t * (bx - ax)) / near, (ay + t * (by - ay)) / near
             x0, x1, y0, y1 = min(x0, x), max(x1, x), min(y0, y), max(y1, y)
         ax, ay, az, bx, by, bz, cx, cy, cz = bx, by, bz, cx, cy, cz, ax, ay, az
     return x0, x1, y0, y1
 
 
-@_compiled
-@no_type_check
+@compiled
 def _crossing(ex, ey, ez, step, middle):
     """The column where an edge crosses a row as slope * y + rest, and whether it bounds the row from left or right.
 
@@ -151,8 +109,7 @@ def _crossing(ex, ey, ez, step, middle):
     return (ey * scale, middle - ez * scale, 0.0 if ex > 0.0 else -np.inf, 0.0 if ex < 0.0 else np.inf)
 
 
-@_compiled
-@no_type_check
+@compiled
 def _raise_floor(depth, floor, left, right, top, bottom):
     """The smallest inverse depth of every tile, 0 where a sample is still empty."""
     for i in range(top // TILE, bottom // TILE + 1):
@@ -164,8 +121,7 @@ def _raise_floor(depth, floor, left, right, top, bottom):
             floor[i, j] = lowest
 
 
-@_compiled
-@no_type_check
+@compiled
 def _cover(p, screen, faces, near, step, xs, ys, depth, owner, floor):
     """Keep for every sample the nearest face and its inverse depth; return the box of samples touched.
 
@@ -229,8 +185,7 @@ def _cover(p, screen, faces, near, step, xs, ys, depth, owner, floor):
     return box_left, box_right, box_top, box_bottom
 
 
-@_compiled
-@no_type_check
+@compiled
 def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner, box, columns, total, image):
     """Colour every sample of its nearest face and average the samples of a pixel."""
     faces, normals, uv, colours, texels, levels = scene[1], scene[2], scene[3], scene[4], scene[5], scene[6]
@@ -343,19 +298,20 @@ def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner,
                     image[row, column, 3] = int(255.0 * min(covered, 1.0) + 0.5)
 
 
-@_compiled
-@no_type_check
-def _draw(scene, views, lens, rays, out):
+@compiled
+def _draw(scene, rotations, lights, backgrounds, lens, out):
     """`draw`, compiled."""
-    step, xs, ys, columns = rays
-    height, width = ys.shape[0], xs.shape[0]
+    n, vertices = lens.supersample, scene.vertices
+    height, width = out.shape[1] * n, out.shape[2] * n
+    step = 2.0 * lens.tan_half_fov / height
+    xs = (np.arange(width) + (0.5 - 0.5 * width)) * step
+    ys = ((0.5 * height - 0.5) - np.arange(height)) * step
+    columns = np.arange(width) // n
     depth, owner = np.zeros((height, width), np.float32), np.full((height, width), -1, np.int32)
     floor, total = np.zeros((height // TILE + 1, width // TILE + 1), np.float32), np.zeros((out.shape[2], 4))
-    vertices = scene.vertices
     p, screen = np.empty((vertices.shape[0], 3)), np.empty((vertices.shape[0], 2))
     for index in range(out.shape[0]):
-        R, light = views.rotations[index], views.lights[index]
-        background, image = views.backgrounds[index], out[index]
+        R, light, background, image = rotations[index], lights[index], backgrounds[index], out[index]
         for k in range(vertices.shape[0]):
             x, y, z = vertices[k, 0], vertices[k, 1], vertices[k, 2]
             p[k, 0] = R[0, 0] * x + R[0, 1] * y + R[0, 2] * z
@@ -365,36 +321,23 @@ def _draw(scene, views, lens, rays, out):
         lx = R[0, 0] * light[0] + R[1, 0] * light[1] + R[2, 0] * light[2]
         ly = R[0, 1] * light[0] + R[1, 1] * light[1] + R[2, 1] * light[2]
         lz = R[0, 2] * light[0] + R[1, 2] * light[1] + R[2, 2] * light[2]
-        for y in range(image.shape[0]):
-            for x in range(image.shape[1]):
-                for channel in range(image.shape[2]):
-                    image[y, x, channel] = background[channel] if channel < 3 else 0
+        image[:, :, :3] = background
+        image[:, :, 3:] = 0
         box = _cover(p, screen, scene.faces, lens.near, step, xs, ys, depth, owner, floor)
         _shade(p, scene, light, (lx, ly, lz), background, lens, step, xs, ys, owner, box, columns, total, image)
-        for y in range(box[2], box[3] + 1):
-            for x in range(box[0], box[1] + 1):
-                depth[y, x], owner[y, x] = 0.0, -1
+        depth[box[2] : box[3] + 1, box[0] : box[1] + 1] = 0.0
+        owner[box[2] : box[3] + 1, box[0] : box[1] + 1] = -1
 
 
-def draw(scene: Scene, views: Views, lens: Lens, out: np.ndarray) -> None:
-    """Draw n images into `out` (n, height, width, 3 or 4), uint8; a fourth channel takes the coverage."""
-    rays = Rays.of(lens, out)
+def draw(
+    scene: Scene, rotations: np.ndarray, lights: np.ndarray, backgrounds: np.ndarray, lens: Lens, out: np.ndarray
+) -> None:
+    """Draw images into `out` (n, height, width, 3 or 4), uint8; a fourth channel takes the coverage.
+
+    rotations (n, 3, 3) and lights (n, 3), unit vectors towards the light in camera coordinates, are float64,
+    backgrounds (n, 3) are uint8.
+    """
     for _ in range(16):
-        try:
-            return _draw(scene, views, lens, rays, out)
-        except OSError:  # the cache cannot be written, say a full disk; what was compiled stays in memory, so go on
-            continue
-    return _draw(scene, views, lens, rays, out)
-
-
-def loop(backend: str) -> Callable[[Scene, Views, Lens, np.ndarray], None]:
-    """The drawing loop of that name."""
-    if backend not in {"auto", "numba", "numpy"}:
-        raise InputError(f"backend must be 'auto', 'numba' or 'numpy', got {backend!r}.")
-    if backend == "numba" and numba is None:
-        raise InputError("backend 'numba' needs numba, which is not installed; try: pip install numba.")
-    if backend == "numpy" or numba is None:
-        from aquamam.rendering.raster_numpy import draw_numpy
-
-        return draw_numpy
-    return draw
+        with contextlib.suppress(OSError):  # the cache cannot be written, say a full disk; what was compiled stays
+            return _draw(scene, rotations, lights, backgrounds, lens, out)
+    return _draw(scene, rotations, lights, backgrounds, lens, out)

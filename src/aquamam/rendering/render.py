@@ -1,7 +1,7 @@
 """Images of a mesh under rotations, without display, GL or GPU.
 
-Camera coordinates: x right, y up, z towards the viewer. The object turns about the origin, x_cam = R x_obj; the camera
-stands at (0, 0, distance) and looks at it; the light stands still with the camera.
+Camera coordinates: x right, y up, z towards the viewer. The object is rotated about the origin, x_cam = R x_obj; the
+camera stands at (0, 0, distance) and looks at it; the light stands still with the camera.
 """
 
 import math
@@ -42,27 +42,36 @@ class RenderSettings(Config):
         for field in ("distance", "fov_deg", "near", "diffuse", "ambient"):
             object.__setattr__(self, field, float(getattr(self, field)))  # 8 and 8.0 are one setting
         height, width = self.shape
-        if not (1 <= height <= 8192 and 1 <= width <= 8192):
-            raise InputError(f"size must lie between 1 and 8192 pixels, got {self.size}; 224 is the paper's.")
-        if not 1 <= self.supersample <= 8:
-            raise InputError(f"supersample must lie between 1 and 8, got {self.supersample}; 2 is the default.")
-        if not (0 < self.near < self.distance < math.inf):
-            raise InputError(
-                f"near and distance must satisfy 0 < near < distance, got {self.near} and {self.distance}."
-            )
-        if not 0 < self.fov_deg < 175:
-            raise InputError(f"fov_deg must lie between 0 and 175 degrees, got {self.fov_deg}.")
-        for field in ("diffuse", "ambient"):
-            if not 0 <= getattr(self, field) < math.inf:
-                raise InputError(f"{field} must be a number from 0 up, got {getattr(self, field)}; 0.7 is the paper's.")
-        if not (np.linalg.norm(self.light) > 0 and np.isfinite(self.light).all()):
-            raise InputError(f"light must be a direction other than zero, got {self.light}.")
-        for field in ("colour", "background"):
-            value = getattr(self, field)
-            if field == "background" and value == "random":
-                continue
-            if isinstance(value, str) or len(value) != 3 or not all(0 <= c <= 255 for c in value):
-                raise InputError(f"{field} must be three numbers from 0 to 255, or background 'random', got {value!r}.")
+        colours = {"colour": self.colour, "background": (0, 0, 0) if self.background == "random" else self.background}
+        for holds, sentence in (
+            (1 <= height <= 8192 and 1 <= width <= 8192, "size must lie between 1 and 8192 pixels, got {0.size}."),
+            (
+                1 <= self.supersample <= 8,
+                "supersample must lie between 1 and 8, got {0.supersample}; 2 is the default.",
+            ),
+            (
+                0 < self.near < self.distance < math.inf,
+                "near and distance must satisfy 0 < near < distance, got {0.near} and {0.distance}.",
+            ),
+            (0 < self.fov_deg < 175, "fov_deg must lie between 0 and 175 degrees, got {0.fov_deg}."),
+            (
+                0 <= self.diffuse < math.inf and 0 <= self.ambient < math.inf,
+                "diffuse and ambient must be numbers from 0 up, got {0.diffuse} and {0.ambient}; 0.7 is the paper's.",
+            ),
+            (
+                np.linalg.norm(self.light) > 0 and np.isfinite(self.light).all(),
+                "light must be a direction other than zero, got {0.light}.",
+            ),
+            *(
+                (
+                    not isinstance(value, str) and len(value) == 3 and all(0 <= c <= 255 for c in value),
+                    f"{field} must be three numbers from 0 to 255, or background 'random', got {value!r}.",
+                )
+                for field, value in colours.items()
+            ),
+        ):
+            if not holds:
+                raise InputError(sentence.format(self))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -81,7 +90,6 @@ def render(
     backgrounds: Any = None,
     alpha: bool = False,
     out: UInt8[np.ndarray, "n h w c"] | None = None,
-    backend: str = "auto",
 ) -> UInt8[np.ndarray, "*batch h w c"]:
     """Images (*batch, H, W, 3) of a mesh under rotations R, matrices (*batch, 3, 3) or quaternions xyzw (*batch, 4).
 
@@ -91,9 +99,10 @@ def render(
     seed, first: background "random" is a function of the seed and the image's number, which starts at `first`.
     alpha: a fourth channel with the share of each pixel that the object covers.
     out: an array (n, H, W, 3 or 4), n the number of rotations, to draw into.
-    backend: "numba", "numpy" (slow, same picture within one level), or "auto", numba where it is installed.
     """
-    from aquamam.rendering import raster  # numba takes its time to import
+    from aquamam.rendering import (
+        raster,  # numba takes half a second to import, and much that imports this draws nothing
+    )
 
     settings = settings or RenderSettings()
     matrices, batch = _matrices(R)
@@ -107,13 +116,11 @@ def render(
         if seed is None:
             raise InputError("background 'random' needs a seed, got none; pass seed=0 or another integer.")
         backgrounds = random_colours(n, seed=seed, first=first)
-    views = raster.Views(
-        rotations=matrices,
-        lights=_unit(_per_image("lights", settings.light if lights is None else lights, batch)),
-        backgrounds=_per_image("backgrounds", settings.background if backgrounds is None else backgrounds, (n,), batch)
-        .clip(0, 255)
-        .astype(np.uint8),
-    )
+    lights = _per_image("lights", settings.light if lights is None else lights, batch)
+    length = np.sqrt((lights * lights).sum(-1, keepdims=True))
+    if not ((length > 0) & np.isfinite(length)).all():
+        raise InputError("lights must be directions other than zero, got a row that is zero or not finite.")
+    backgrounds = _per_image("backgrounds", settings.background if backgrounds is None else backgrounds, (n,), batch)
     lens = raster.Lens(
         distance=settings.distance,
         tan_half_fov=math.tan(math.radians(settings.fov_deg) / 2),
@@ -122,20 +129,35 @@ def render(
         ambient=settings.ambient,
         supersample=settings.supersample,
     )
-    raster.loop(backend)(_scene(mesh, settings.colour), views, lens, np.asarray(out))
+    colours = backgrounds.clip(0, 255).astype(np.uint8)
+    raster.draw(raster.Scene(*_scene(mesh, settings.colour)), matrices, lights / length, colours, lens, np.asarray(out))
     return out.reshape(*batch, *shape[1:])
 
 
+def mix64(x: Any) -> Any:
+    """The finaliser of SplitMix64: a bijection of 64-bit words in which every input bit moves every output bit."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
 def random_colours(n: int, *, seed: int, first: int = 0) -> UInt8[np.ndarray, "n 3"]:
-    """Colours of images first, first + 1, ... of a seed; each is a hash (splitmix64) of seed and number alone."""
-    mask = (1 << 64) - 1
+    """Colours of images first, first + 1, ... of a seed; each is a hash of seed and number alone."""
     with np.errstate(over="ignore"):
-        x = np.arange(first, first + n).astype(np.uint64) + np.uint64((seed * 0xD1342543DE82EF95) & mask)
-        x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        x ^= x >> np.uint64(31)
+        x = np.arange(first, first + n).astype(np.uint64) + np.uint64((seed * 0xD1342543DE82EF95) % (1 << 64))
+        x = mix64((x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
     return np.stack([(x >> np.uint64(shift)).astype(np.uint8) for shift in (56, 48, 40)], axis=-1)
+
+
+def quat_to_matrix(q: Float64[np.ndarray, "n 4"]) -> Float64[np.ndarray, "n 3 3"]:
+    """Rotation matrices of unit quaternions xyzw."""
+    x, y, z, w = q.T
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+    ]
+    return np.ascontiguousarray(np.moveaxis(np.array(rows), -1, 0))
 
 
 def _matrices(R: Any) -> tuple[Float64[np.ndarray, "n 3 3"], tuple[int, ...]]:
@@ -157,13 +179,7 @@ def _matrices(R: Any) -> tuple[Float64[np.ndarray, "n 3 3"], tuple[int, ...]]:
         norm = np.sqrt((q * q).sum(-1, keepdims=True))
         if not (np.abs(norm - 1) < 1e-3).all():
             raise InputError("R must hold unit quaternions xyzw, got norms other than 1; divide them by their norm.")
-        x, y, z, w = np.moveaxis(q / norm, -1, 0)
-        rows = [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-        ]
-        return np.ascontiguousarray(np.moveaxis(np.array(rows), -1, 0)), batch
+        return quat_to_matrix(q / norm), batch
     raise InputError(f"R must be matrices (*batch, 3, 3) or quaternions xyzw (*batch, 4), got shape {R.shape}.")
 
 
@@ -178,24 +194,15 @@ def _per_image(name: str, values: Any, *batches: tuple[int, ...]) -> Float64[np.
     return np.ascontiguousarray(values.reshape(n, 3))
 
 
-def _unit(v: Float64[np.ndarray, "n 3"]) -> Float64[np.ndarray, "n 3"]:
-    norm = np.sqrt((v * v).sum(-1, keepdims=True))
-    if not ((norm > 0) & np.isfinite(norm)).all():
-        raise InputError("lights must be directions other than zero, got a row that is zero or not finite.")
-    return v / norm
-
-
 _SCENES: WeakKeyDictionary[Mesh, Any] = WeakKeyDictionary()  # texture levels are worth keeping between calls
 
 
-def _scene(mesh: Mesh, colour: Colour) -> Any:
-    """The mesh in the layout of the compiled loop: fixed types, so that one compilation serves all meshes."""
-    from aquamam.rendering import raster
-
+def _scene(mesh: Mesh, colour: Colour) -> list[np.ndarray]:
+    """The fields of `raster.Scene`: fixed types, so that one compilation serves all meshes."""
     if mesh not in _SCENES:
         colours = mesh.colours if mesh.colours is None or mesh.colours.ndim == 3 else mesh.colours[mesh.faces]
-        texels, levels = mipmaps(mesh.texture) if mesh.texture is not None else ([], np.zeros((0, 3)))
-        _SCENES[mesh] = (
+        texels, levels = mipmaps(mesh.texture) if mesh.texture is not None else (np.zeros(0), np.zeros((0, 3)))
+        _SCENES[mesh] = [
             np.array(mesh.vertices, np.float64),
             np.array(mesh.faces, np.int32),
             np.array(mesh.normals if mesh.normals is not None else np.zeros((0, 3, 3)), np.float32),
@@ -203,11 +210,8 @@ def _scene(mesh: Mesh, colour: Colour) -> Any:
             None if colours is None else np.array(colours, np.uint8),
             np.array(texels, np.int64),
             np.array(levels, np.int64),
-        )
-    arrays = list(_SCENES[mesh])
-    if arrays[4] is None:
-        arrays[4] = np.full((1, 3, 3), colour, np.uint8)
-    return raster.Scene(*arrays)
+        ]
+    return [np.full((1, 3, 3), colour, np.uint8) if array is None else array for array in _SCENES[mesh]]
 
 
 def mipmaps(texture: UInt8[np.ndarray, "h w 3"]) -> tuple[Int64[np.ndarray, "n"], np.ndarray]:

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from aquamam.errors import InputError
-from aquamam.rendering.meshes import FIT_RADIUS, GREY, Mesh
+from aquamam.rendering.meshes import FIT_RADIUS, GREY, Mesh, load_mesh
 
 if TYPE_CHECKING:
     from aquamam.geometry.symmetry import SymmetryGroup
@@ -58,11 +59,13 @@ class Solid:
     @cached_property
     def symmetry(self) -> "SymmetryGroup":
         """The rotations g for which R g and R give the same image, whatever R."""
-        from aquamam.geometry.symmetry import SymmetryGroup  # torch takes its time to import, and rendering needs none
+        from aquamam.geometry.symmetry import (
+            SymmetryGroup,  # torch takes two seconds to import, and rendering needs none
+        )
 
-        if self.name in _BARE:
-            return {"tetX": SymmetryGroup.cyclic(3, TET_RED)}.get(self.name, SymmetryGroup.trivial())
-        return self.shape or SymmetryGroup.trivial()
+        if self.name == "tetX":
+            return SymmetryGroup.cyclic(3, TET_RED)
+        return SymmetryGroup.trivial() if self.name in _BARE or self.shape is None else self.shape
 
     @cached_property
     def shape(self) -> "SymmetryGroup | None":
@@ -79,6 +82,20 @@ class Solid:
         }
         bare = _BARE.get(self.name, self.name)
         return groups[bare]() if bare in groups else None
+
+
+def open_object(name: str, **options: Any) -> Solid | Mesh:
+    """A solid by its name, or the mesh of a file; `options` are those of `load_mesh`."""
+    if name in _MAKERS:
+        return solid(name)
+    if not Path(name).exists():
+        raise InputError(f"{name!r} is neither a file nor a solid; the solids are {', '.join(NAMES)}.")
+    return load_mesh(name, **options)
+
+
+def mesh_of(thing: Solid | Mesh) -> Mesh:
+    """The mesh of what `open_object` gives."""
+    return thing.mesh if isinstance(thing, Solid) else thing
 
 
 @cache
