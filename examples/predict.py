@@ -17,7 +17,7 @@ from aquamam.plotting import known_object, make_cloud, save
 from aquamam.plotting import ball
 from aquamam.rendering.render import render
 from aquamam.rendering.solids import solid
-from aquamam.pages.page import page_data, write_page
+from aquamam.pages.posterior import page_data, write_page
 
 
 def main(image: str | None = None, model_name: str = "die", out: str = "out/predict") -> None:

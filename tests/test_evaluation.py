@@ -26,7 +26,7 @@ from aquamam.errors import InputError
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.evaluation.results import Figures
 from aquamam.network.model import AQuaMaM, ModelConfig
-from aquamam.pages.evaluation import page_of
+from aquamam.pages.evaluation import evaluation_page
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, multiply, random_quat, rotvec_to_quat
 from aquamam.rendering.solids import solid
 from aquamam.geometry.symmetry import SymmetryGroup
@@ -277,7 +277,7 @@ def test_models_and_data_that_do_not_fit_get_one_clear_sentence(drawn):
 def test_the_page_holds_everything_and_nothing_escapes_from_its_data(drawn):
     data = Listed(torch.from_numpy(drawn._rotations[:40]), classes=("</script><b>", "other"))
     evaluation = evaluate(table_model(), data, samples=4, worst=2, quiet=True)
-    page = page_of(evaluation, data, {"model": "<i>m", "kind": "test", "parameters": 1, "data": "listed"})
+    page = evaluation_page(evaluation, data, {"model": "<i>m", "kind": "test", "parameters": 1, "data": "listed"})
     assert "https:" not in page
     assert page.count("http:") == 1  # the name of SVG, which nothing loads
     assert page.count("</script>") == 2

@@ -347,7 +347,7 @@ def test_the_page_is_one_file_and_a_hostile_name_stays_text(fitted, tmp_path):
     assert 'http-equiv="refresh"' not in text
     facts = json.loads((out / "fit.json").read_text())
     name = "</script><img src=x onerror=alert(1)>"
-    page = fitpage.Page(tmp_path, read_mesh(out / "mesh.npz"), VariedDataset(BRICK, RenderSettings(size=16)))
+    page = fitpage.FitPage(tmp_path, read_mesh(out / "mesh.npz"), VariedDataset(BRICK, RenderSettings(size=16)))
     text = page.write({**facts, "name": name}).read_text()
     assert "<img src=x" not in text
     assert 'http-equiv="refresh"' in text  # not done yet

@@ -16,7 +16,8 @@ import torch
 from binghams import cylinder, four_fives
 from PIL import Image
 
-from aquamam.pages.page import asset, image_uri, object_data, page, page_data, write_page
+from aquamam.pages.page import asset, image_uri
+from aquamam.pages.posterior import object_data, page_data, posterior_page, write_page
 from aquamam.plotting import KnownObject, make_cloud
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
@@ -43,33 +44,33 @@ def data() -> dict[str, Any]:
 
 
 def test_the_page_is_one_file_that_asks_for_nothing(data):
-    text = page(data)
+    text = posterior_page(data)
     assert not re.search(r"""(src|href)\s*=\s*["'](?!data:)""", text.replace(asset("three.min.js"), ""))
     assert "default-src 'none'" in text  # the browser is told to refuse any request
     assert "@import" not in text
     assert "{{" not in text.replace(asset("three.min.js"), "").replace(json.dumps(data), "")
-    assert text.count("<script") == text.count("</script>") == 3
+    assert text.count("<script") == text.count("</script>") == 2
     assert "Permission is hereby granted" in text  # three.js comes with its licence
 
 
 def test_the_data_come_back_out_of_the_page(data):
-    text = page(data)
+    text = posterior_page(data)
     embedded = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert embedded is not None
     assert json.loads(embedded[1]) == data
-    assert len(data["points"]["q"]) == 1000
-    assert len(data["modes"]) == 4
+    assert len(data["answer"]["points"]["quaternions_xyzw"]) == 1000
+    assert len(data["answer"]["modes"]) == 4
 
 
 def test_a_hostile_title_stays_text(data):
     title = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-    text = page({**data, "title": title, "footer": title})
+    text = posterior_page({**data, "title": title, "footer": title})
     assert "<img src=x" not in text
-    assert text.count("<script") == 3
+    assert text.count("<script") == 2
 
 
 def test_everything_is_reachable_and_labelled_without_a_mouse(data):
-    text = page(data)
+    text = posterior_page(data)
     assert '<html lang="en">' in text
     assert 'name="viewport"' in text
     assert '<label class="slider" for="threshold">' in text
@@ -94,7 +95,7 @@ def test_a_mesh_travels_whole():
 
 
 def test_large_images_are_sent_small():
-    sent = image_uri(Image.new("RGB", (3000, 1500)))
+    sent = image_uri(Image.new("RGB", (3000, 1500)), largest=512)
     assert Image.open(io.BytesIO(base64.b64decode(sent.partition(",")[2]))).size == (512, 256)
 
 
@@ -178,22 +179,22 @@ def test_hover_click_modes_and_threshold_work_with_a_mouse(browser, data, file):
         # hover: the rotation and its density
         loner = lonely_point(data)
         visit.page.mouse.move(*visit.place_of(loner))
-        assert f"ln p = {data['points']['logDensity'][loner]:.2f}".replace("-", "−") in visit.text("#tip")
+        assert f"ln p = {data['answer']['points']['log_density'][loner]:.2f}".replace("-", "−") in visit.text("#tip")
         assert "about" in visit.text("#tip")
         # click: the object in that pose
         visit.page.mouse.click(*visit.place_of(loner))
-        assert same_rotation(visit.pose(), data["points"]["q"][loner])
+        assert same_rotation(visit.pose(), data["answer"]["points"]["quaternions_xyzw"][loner])
         assert "uniform rotation" in visit.text("#pose-caption")
         # a mode: its pose, and it comes to the front
         visit.page.click("#modes button >> nth=2")
-        assert same_rotation(visit.pose(), data["modes"][2]["quaternion_xyzw"])
+        assert same_rotation(visit.pose(), data["answer"]["modes"][2]["quaternion_xyzw"])
         assert visit.page.get_attribute("#modes button >> nth=2", "aria-pressed") == "true"
         visit.page.wait_for_function(
             """(q) => {
               const to = new THREE.Vector3(...Aquamam.rotationVector(q)).normalize();
               return Aquamam.page.ball.camera.position.clone().normalize().dot(to) > 0.75;
             }""",
-            arg=data["modes"][2]["quaternion_xyzw"],
+            arg=data["answer"]["modes"][2]["quaternion_xyzw"],
         )
         # the threshold hides what is unlikely, in the count and in the picture
         assert visit.text("#count").startswith("1,000 of 1,000")
@@ -203,7 +204,7 @@ def test_hover_click_modes_and_threshold_work_with_a_mouse(browser, data, file):
             7.5,
         )
         visit.settle()
-        expected = sum(p >= 7.5 for p in data["points"]["logDensity"][1:]) + 1  # the truth always stays
+        expected = sum(p >= 7.5 for p in data["answer"]["points"]["log_density"][1:]) + 1  # the truth always stays
         assert visit.text("#count").startswith(f"{expected} of 1,000")
         assert visit.page.screenshot(clip=ball_box(visit)) != before
         assert visit.troubles == []
@@ -242,11 +243,11 @@ def test_keys_reach_everything(browser, data, file):
         visit.page.keyboard.press("ArrowLeft")
         assert visit.page.evaluate(camera) != start
         visit.page.keyboard.press(".")
-        likeliest = int(np.argmax(data["points"]["logDensity"]))
-        assert same_rotation(visit.pose(), data["points"]["q"][likeliest])
+        likeliest = int(np.argmax(data["answer"]["points"]["log_density"]))
+        assert same_rotation(visit.pose(), data["answer"]["points"]["quaternions_xyzw"][likeliest])
         visit.page.keyboard.press("Tab")
         visit.page.keyboard.press("Enter")
-        assert same_rotation(visit.pose(), data["modes"][0]["quaternion_xyzw"])
+        assert same_rotation(visit.pose(), data["answer"]["modes"][0]["quaternion_xyzw"])
         for _ in range(4):
             visit.page.keyboard.press("Tab")
         assert visit.page.evaluate("document.activeElement.id") == "threshold"
@@ -280,7 +281,7 @@ def test_a_phone_shows_it_without_sideways_scrolling_and_takes_touches(browser, 
         loner = lonely_point(data)
         visit.page.touchscreen.tap(*visit.place_of(loner))
         visit.page.wait_for_function("Aquamam.page.ball.selected >= 0")
-        assert same_rotation(visit.pose(), data["points"]["q"][loner])
+        assert same_rotation(visit.pose(), data["answer"]["points"]["quaternions_xyzw"][loner])
         background = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (background == "rgb(255, 255, 255)") == (scheme == "light")
         assert visit.troubles == []
@@ -356,7 +357,7 @@ def lonely_point(data: dict[str, Any]) -> int:
     """A uniform rotation with no other point near it on the screen at the start, seen along the first camera's direction."""
     from aquamam.geometry.rotations import quat_to_rotvec
 
-    points = quat_to_rotvec(torch.tensor(data["points"]["q"], dtype=torch.float64)).numpy()
+    points = quat_to_rotvec(torch.tensor(data["answer"]["points"]["quaternions_xyzw"], dtype=torch.float64)).numpy()
     sight = np.array([0.45, 0.3, 0.84])
     sight /= np.linalg.norm(sight)
     right = np.cross([0, 1, 0], sight)
@@ -365,5 +366,5 @@ def lonely_point(data: dict[str, Any]) -> int:
     scale = camera / (camera - points @ sight)
     flat = np.stack([points @ right, points @ np.cross(sight, right)], -1) * scale[:, None]
     apart = np.linalg.norm(flat[:, None] - flat[None], axis=-1) + 1e9 * np.eye(len(flat))
-    far_from_others = apart.min(1) * (np.array(data["points"]["source"]) == 2)
+    far_from_others = apart.min(1) * (np.array(data["answer"]["points"]["source"]) == 2)
     return int(far_from_others.argmax())

@@ -346,7 +346,7 @@ def test_the_page_brings_its_own_scripts_and_no_others(service):
     for path in re.findall(r'(?:src|href)="(/[^"]*)"', page.text):
         assert service.get(path).status_code == 200
     assert not re.search(r'(?:src|href)="(?!/|data:)', page.text)
-    assert service.get("/assets/page.js").status_code == 404
+    assert service.get("/assets/posterior.js").status_code == 404
     assert service.get("/assets/..%2f..%2fmodel.py").status_code == 404
     assert service.get("/objects/tiny").json()["name"] == "die"
     assert service.get("/objects/nothing").status_code == 404
@@ -357,7 +357,7 @@ def test_names_of_models_cannot_break_the_page():
     service = InProcess({name: tiny_model()})
     try:
         assert name not in service.get("/").text
-        assert service.get("/").text.count("<script") == 5
+        assert service.get("/").text.count("<script") == 6
         service.ask("/v1/predict", model=name)
     finally:
         service.close()

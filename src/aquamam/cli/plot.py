@@ -125,7 +125,7 @@ def plot_posterior(args: argparse.Namespace, kind: str, page: bool) -> None:
         )
     known = known_object(model, args.object)
     if page:
-        from aquamam.pages.page import page_data, write_page
+        from aquamam.pages.posterior import page_data, write_page
 
         write_page(args.out, page_data(cloud, image=picture, known=known, title=f"Rotations that fit {name}"))
     elif kind == "ball":

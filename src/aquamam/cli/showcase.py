@@ -9,7 +9,7 @@ from PIL import Image
 
 from aquamam.checkpoints.checkpoint import bundled, load
 from aquamam.geometry.rotations import as_unit_quat, geodesic_angle, rotvec_to_quat
-from aquamam.pages.page import page_data, write_page
+from aquamam.pages.posterior import page_data, write_page
 from aquamam.plotting import ball, known_object, make_cloud, save
 from aquamam.posterior.answers import Answer, answers
 

@@ -366,8 +366,8 @@ class Fit:
         self.page.write(self.facts, log=getattr(self, "curve", None), done=done)
 
     @cached_property
-    def page(self) -> fitpage.Page:
-        return fitpage.Page(self.out, self.mesh, self.data("train"))
+    def page(self) -> fitpage.FitPage:
+        return fitpage.FitPage(self.out, self.mesh, self.data("train"))
 
 
 def listed_kinds(counts: torch.Tensor, data: VariedDataset) -> np.ndarray | None:

@@ -1,9 +1,5 @@
-"""The page of a fitted part: what it looks like, its symmetries, how it learned, where it errs, and how often its sets hold the truth."""
+"""The page of a fitted part: its look and symmetries, how it learned, where it errs, how often its sets hold the truth."""
 
-import base64
-import html
-import io
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,8 @@ from aquamam.evaluation.results import Case
 from aquamam.files import write_text
 from aquamam.geometry.rotations import LOG_UNIFORM
 from aquamam.pages.evaluation import pictures
-from aquamam.pages.page import asset
+from aquamam.pages.page import asset, image_uri, page
+from aquamam.plotting.curves import read_log
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, contact_sheet, render
 from aquamam.shape.surface import directions, looking_from
@@ -28,7 +25,7 @@ THUMB, COLUMNS = 80, 12  # of the views that the maps show one by one
 
 def preview(mesh: Mesh, size: int = 160) -> Image.Image:
     """The part from twelve sides."""
-    return contact_sheet(_views(mesh, SHOWN, size), columns=6)
+    return contact_sheet(_views(mesh, directions(SHOWN), size), columns=6)
 
 
 def worst(dataset: RotationDataset, cases: tuple[Case, ...]) -> list[dict[str, Any]]:
@@ -39,11 +36,11 @@ def worst(dataset: RotationDataset, cases: tuple[Case, ...]) -> list[dict[str, A
     ]
 
 
-def _views(mesh: Mesh, count: int, size: int) -> np.ndarray:
-    return render(mesh, looking_from(directions(count)), RenderSettings(size=size))
+def _views(mesh: Mesh, towards: np.ndarray, size: int) -> np.ndarray:
+    return render(mesh, looking_from(towards), RenderSettings(size=size))
 
 
-class Page:
+class FitPage:
     """index.html of a fit's folder; written again whenever there is more to tell."""
 
     def __init__(self, out: Path, mesh: Mesh, dataset: RotationDataset):
@@ -52,51 +49,38 @@ class Page:
     @cached_property
     def _images(self) -> dict[str, Any]:
         examples = self.dataset.batch(range(SHOWN)).images.permute(0, 2, 3, 1).numpy()
-        return {
-            "views_images": [_uri(pixels) for pixels in _views(self.mesh, SHOWN, 192)],
-            "examples": [_uri(pixels) for pixels in examples],
-        }
+        views = _views(self.mesh, directions(SHOWN), 192)
+        shown = {"views_images": views, "examples": examples}
+        return {name: [image_uri(pixels, kind="WEBP") for pixels in images] for name, images in shown.items()}
 
     def _thumbs(self, towards: list[list[float]]) -> dict[str, Any]:
         """The part from each direction of the map, on one sheet."""
-        shown = render(self.mesh, looking_from(np.array(towards)), RenderSettings(size=THUMB))
+        shown = _views(self.mesh, np.array(towards), THUMB)
         rows = -(-len(shown) // COLUMNS)
         sheet = np.full((rows * COLUMNS, THUMB, THUMB, 3), 255, np.uint8)
         sheet[: len(shown)] = shown
         pixels = sheet.reshape(rows, COLUMNS, THUMB, THUMB, 3).swapaxes(1, 2).reshape(rows * THUMB, COLUMNS * THUMB, 3)
-        return {"sheet": _uri(pixels), "columns": COLUMNS, "rows": rows}
+        return {"sheet": image_uri(pixels, kind="WEBP"), "columns": COLUMNS, "rows": rows}
 
     def write(self, facts: dict[str, Any], *, log: Path | None = None, done: bool = False) -> Path:
         """Write what is known so far; a page that is not done loads itself anew."""
         data = {**facts, **self._images, "uniform": LOG_UNIFORM, "done": done, "version": __version__}
-        data["folder"] = self.out.name or "."
-        data["curve"] = _curve(log)
+        data |= {"folder": self.out.name or ".", "curve": _curve(log)}
         if done:
             data["thumbs"] = self._thumbs(facts["views"]["directions"])
-        text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")  # no name may end the script
-        page = asset("fit.html").replace("__TITLE__", html.escape(facts["name"])).replace("__DATA__", text)
-        if not done and "note" not in facts:
-            page = page.replace("<!--reload-->", '<meta http-equiv="refresh" content="20">')
-        return write_text(self.out / "index.html", page)
+        again = "" if done or "note" in facts else '<meta http-equiv="refresh" content="20">'
+        parts: dict[str, Any] = {
+            "styles": ["report.css"],
+            "scripts": ["report.js", "fit.js"],
+            "data": data,
+            "head": again,
+        }
+        return write_text(self.out / "index.html", page(f"{facts['name']}, fitted", asset("report.html"), **parts))
 
 
 def _curve(log: Path | None) -> list[dict[str, float]]:
-    """Minutes and log-likelihoods of every validation so far."""
-    if log is None or not log.exists():
+    """Minutes, images and log-likelihoods of every validation so far."""
+    if log is None or not log.exists() or not log.stat().st_size:
         return []
-    records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-    return [
-        {
-            "minutes": record["elapsed"] / 60,
-            "images": record["images"],
-            "valid": record["log_likelihood"],
-            "train": record["train_log_likelihood"],
-        }
-        for record in records
-    ]
-
-
-def _uri(pixels: np.ndarray) -> str:
-    file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "WEBP", quality=88)
-    return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()
+    names = {"images": "images", "valid": "log_likelihood", "train": "train_log_likelihood"}
+    return [{"minutes": r["elapsed"] / 60, **{name: r[key] for name, key in names.items()}} for r in read_log(log)]

@@ -1,16 +1,19 @@
 """A section of the report: what the paper says, what came out here, how far anything could go, and what was reduced."""
 
-import base64
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from aquamam import __version__
 from aquamam.files import write_text
+from aquamam.pages.page import image_uri, page
 from aquamam.reproduce.results import table, write_result
+
+LEAD = "Log-likelihoods are with respect to volume π² (uniform: −2.2895) unless said otherwise; rotations are quaternions xyzw."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +83,13 @@ def write_page(
     path: Path, sections: Sequence[tuple[Path, Section]], *, title: str, missing: Iterable[str] = ()
 ) -> Path:
     """One self-contained page of sections, each with the folder of its pictures; it loads nothing from anywhere."""
-    body = []
+    body = [f"<main><h1>{_text(title)}</h1>", f"<p class=soft>{LEAD}</p>"]
     if len(sections) > 1:
         body.append(_summary([section for _, section in sections]))
-    body += [f"<p class=missing>{_text(line)}</p>" for line in missing]
+    body += [f"<p class=soft>{_text(line)}</p>" for line in missing]
     body += [_section(folder, section) for folder, section in sections]
-    template = (resources.files("aquamam.pages") / "assets" / "report.html").read_text(encoding="utf-8")
-    for word, value in (("__TITLE__", _text(title)), ("__VERSION__", __version__), ("__BODY__", "\n".join(body))):
-        template = template.replace(word, value)
-    return write_text(path, template)
+    body.append(f"<footer>Made by aquamam {__version__} with <code>aquamam reproduce</code>.</footer></main>")
+    return write_text(path, page(title, "\n".join(body), styles=["report.css"]))
 
 
 def _summary(sections: list[Section]) -> str:
@@ -97,35 +98,31 @@ def _summary(sections: list[Section]) -> str:
         for i, row in enumerate(section.rows):
             name = f'<a href="#{section.name}">{section.name}</a>' if i == 0 else ""
             scale = ("reduced" if section.reductions else "full") if i == 0 else ""
-            cells = "".join(f"<td>{_text(cell)}</td>" for cell in (row.what, row.paper, row.here, row.ceiling))
-            rows.append(f"<tr{' class=first' if i == 0 else ''}><td>{name}</td>{cells}<td>{scale}</td></tr>")
-    head = "".join(f"<th>{h}</th>" for h in ("experiment", "figure", "paper", "here", "ceiling", "scale"))
-    return f"<section><h2>All in one table</h2><div class=wide><table><tr>{head}</tr>{''.join(rows)}</table></div></section>"
+            rows.append([name, *map(_text, (row.what, row.paper, row.here, row.ceiling)), scale])
+    return "<h2>All in one table</h2>" + _table(["experiment", "figure", "paper", "here", "ceiling", "scale"], rows)
 
 
 def _section(folder: Path, section: Section) -> str:
-    parts = [f'<section id="{section.name}"><h2>{_text(section.title)}</h2>']
+    parts = [f'<h2 id="{section.name}">{_text(section.title)}</h2>']
     if section.rows:
-        rows = "".join(
-            f"<tr><td>{_text(r.what)}</td><td>{_text(r.paper)}</td><td>{_text(r.here)}</td><td>{_text(r.ceiling)}</td></tr>"
-            for r in section.rows
-        )
-        parts.append(
-            f"<div class=wide><table><tr><th></th><th>paper</th><th>here</th><th>ceiling</th></tr>{rows}</table></div>"
-        )
+        rows = [list(map(_text, (row.what, row.paper, row.here, row.ceiling))) for row in section.rows]
+        parts.append(_table(["", "paper", "here", "ceiling"], rows))
     parts += [f"<p>{_text(line)}</p>" for line in section.text]
     if section.reductions:
         items = "".join(f"<li>{_text(line)}</li>" for line in section.reductions)
-        parts.append(
-            f"<div class=reduced><strong>Where the scale differs from the paper</strong><ul>{items}</ul></div>"
-        )
+        parts.append(f"<div class=card><h3>Where the scale differs from the paper</h3><ul>{items}</ul></div>")
     for figure in section.figures:
-        data = base64.b64encode((folder / figure.file).read_bytes()).decode()
-        caption = _text(figure.caption)
-        parts.append(
-            f'<figure><img alt="{caption}" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
-        )
-    return "\n".join([*parts, "</section>"])
+        caption, uri = _text(figure.caption), image_uri(Image.open(folder / figure.file))
+        parts.append(f'<figure><img alt="{caption}" src="{uri}"><figcaption>{caption}</figcaption></figure>')
+    return "\n".join(parts)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    """HTML cells as a table, without columns that are empty."""
+    kept = [c for c in range(len(head)) if any(row[c] for row in rows)]
+    lines = [[f"<th>{head[c]}</th>" for c in kept], *([f"<td>{row[c]}</td>" for c in kept] for row in rows)]
+    body = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
+    return f'<div class="card scroll"><table class=words>{body}</table></div>'
 
 
 def _text(value: str) -> str:

@@ -33,7 +33,7 @@
       float size = truth ? 20.0 : (kind < 1.5 ? 5.0 : 4.0) + 4.0 * share;
       gl_PointSize = on * size * scale * reference / -seen.z;
       if (on < 0.5) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);
-      colour = truth ? vec4(accent, 1.0) : vec4(tint, 0.16 + 0.84 * pow(share, 1.5));
+      colour = truth ? vec4(accent, 1.0) : vec4(tint, 0.3 + 0.7 * pow(share, 1.5));
     }`;
   const FRAGMENT = `
     varying vec4 colour; varying float shape;
@@ -148,11 +148,11 @@
       attribute("density", 1, (i) => [points.logDensity[i]]);
       attribute("kind", 1, (i) => [points.source[i]]);
       attribute("tint", 3, () => [0, 0, 0]);
-      if (this.cloud) {
-        this.scene.remove(this.cloud);
-        this.cloud.geometry.dispose();
-        this.cloud.material.dispose();
-      }
+      // the last cloud is let go one step late, so that its compiled shader is used again
+      this.stale?.geometry.dispose();
+      this.stale?.material.dispose();
+      this.stale = this.cloud;
+      if (this.cloud) this.scene.remove(this.cloud);
       const material = new THREE.ShaderMaterial({
         vertexShader: VERTEX, fragmentShader: FRAGMENT, transparent: true, depthWrite: false, depthTest: false,
         uniforms: {

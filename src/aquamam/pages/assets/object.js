@@ -4,20 +4,20 @@
 
   const VERTEX = `
     attribute vec3 paint; attribute vec2 place;
-    varying vec3 toLight; varying vec3 seen; varying vec3 turned; varying vec3 painted; varying vec2 at;
+    varying vec3 seen; varying vec3 facing; varying vec3 painted; varying vec2 at;
     void main() {
       vec4 p = modelViewMatrix * vec4(position, 1.0);
       seen = p.xyz;
-      turned = mat3(modelViewMatrix) * normal;
+      facing = mat3(modelViewMatrix) * normal;
       painted = paint; at = place;
       gl_Position = projectionMatrix * p;
     }`;
-  // The renderer's own rule: colour * (ambient + diffuse max(0, n.l)), normals turned towards the viewer, numbers as they are (no gamma).
+  // The renderer's own rule: colour * (ambient + diffuse max(0, n.l)), normals facing towards the viewer, numbers as they are (no gamma).
   const FRAGMENT = `
-    varying vec3 seen; varying vec3 turned; varying vec3 painted; varying vec2 at;
+    varying vec3 seen; varying vec3 facing; varying vec3 painted; varying vec2 at;
     uniform sampler2D picture; uniform float textured, ambient, diffuse; uniform vec3 light;
     void main() {
-      vec3 n = normalize(turned);
+      vec3 n = normalize(facing);
       if (dot(n, seen) > 0.0) n = -n;
       vec3 colour = textured > 0.5 ? texture2D(picture, at).rgb : painted;
       gl_FragColor = vec4(min(colour * (ambient + diffuse * max(dot(n, light), 0.0)), 1.0), 1.0);
@@ -29,7 +29,7 @@
   };
 
   class ObjectView {
-    /** object: {vertices, faces, normals?, uv?, colours?, texture?, settings} as web/__init__.py writes it, or null for axes. */
+    /** object: {vertices, faces, normals?, uv?, colours?, texture?, settings} as pages/posterior.py writes it, or null for axes. */
     constructor(host, object) {
       this.host = host;
       this.object = object;
@@ -115,7 +115,7 @@
 
   function makeAxes() {
     const group = new THREE.Group();
-    [["#d5402f", [0, 0, -1], 0], ["#2f9e57", null, 1], ["#3a6fd8", [1, 0, 0], 2]].forEach(([colour, axis]) => {
+    [["#d5402f", [0, 0, -1]], ["#2f9e57", null], ["#3a6fd8", [1, 0, 0]]].forEach(([colour, axis]) => {
       const material = new THREE.MeshBasicMaterial();
       material.color.setRGB(...Aquamam.colourAt([colour, colour], 0), THREE.LinearSRGBColorSpace);
       const arrow = new THREE.Group();

@@ -1,52 +1,13 @@
 // The service's page: an image that is dropped, or an object that is turned, goes to /v1/posterior; what comes back is shown.
 (() => {
-  const Aquamam = window.Aquamam;
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const $ = (id) => document.getElementById(id);
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const LOWEST = -1e6; // JSON knows no infinity
-  const SOURCES = ["the true rotation", "drawn from the posterior", "uniform rotation"];
-  const number = (x, digits = 2) => (x <= LOWEST ? "−∞" : x.toFixed(digits).replace("-", "−"));
-  const percent = (x) => (100 * x).toFixed(x < 0.1 ? 1 : 0) + " %";
-  const make = (tag, properties = {}, ...children) => {
-    const element = Object.assign(document.createElement(tag), properties);
-    element.append(...children);
-    return element;
-  };
-  const inWords = (q) => {
-    const r = Aquamam.rotationVector(q), angle = Math.hypot(...r);
-    if (angle < 1e-6) return "no rotation";
-    return `${((angle * 180) / Math.PI).toFixed(1)}° about (${r.map((x) => number(x / angle)).join(", ")})`;
-  };
-  const asText = (q) => `(${q.map((x) => number(x, 4)).join(", ")})`;
-  const tryTo = (action, host) => {
-    try {
-      return action();
-    } catch (error) {
-      host.append(make("p", { className: "message", textContent: "This browser cannot draw in 3D (WebGL is off); dropping an image and the numbers still work." }));
-      console.warn(error);
-      return null;
-    }
-  };
-
-  /** A ball that gets new points many times a second: the last cloud is let go one step late, so that its compiled shader is used again. */
-  class LiveBall extends Aquamam.Ball {
-    setPoints(points, range, marks) {
-      this.stale?.geometry.dispose();
-      this.stale?.material.dispose();
-      this.stale = this.cloud;
-      if (this.cloud) this.scene.remove(this.cloud);
-      this.cloud = null;
-      super.setPoints(points, range, marks);
-    }
-  }
+  const { $, make, inWords, tryTo } = Aquamam;
+  const data = JSON.parse($("data").textContent);
+  const page = new Aquamam.Explorer(data);
 
   let model = data.models[0];
   let object = null; // of the model, or null
-  let views = { source: null, pose: null, camera: null };
+  let views = { source: null, camera: null };
   let held = { kind: "none", q: [0, 0, 0, 1], blob: null }; // what is shown: an object that is turned, or a file
-  let points = null, told = null;
-  const ball = tryTo(() => new LiveBall($("ball"), { select: (i) => showPoint(i), hover: showTip }), $("ball"));
 
   // --- asking: one request at a time, and when it is back the newest state of things --------------------------------
   const MOVING = { samples: 200, uniform: 100 }, STILL = { samples: 800, uniform: 300 };
@@ -104,7 +65,6 @@
     const rate = finished.length > 2 ? (1000 * (finished.length - 1)) / (now - finished[0]) : 0;
     $("pace").textContent = `${Math.round(milliseconds)} ms for this posterior` + (rate ? `, ${rate.toFixed(1)} a second` : "");
     Aquamam.live.answers += 1;
-    Aquamam.live.rate = rate;
   }
 
   // --- the object that is turned ------------------------------------------------------------------------------------
@@ -237,11 +197,9 @@
       const response = await fetch(`/objects/${encodeURIComponent(model.name)}`);
       if (response.ok) object = await response.json();
     }
-    const paper = object ? `rgb(${object.settings.background.join(",")})` : "";
-    document.documentElement.style.setProperty("--object-paper", paper || "var(--panel)");
+    page.setObject(object);
     views = {
       source: object && tryTo(() => new Aquamam.ObjectView($("source"), object), $("source")),
-      pose: tryTo(() => new Aquamam.ObjectView($("pose"), object), $("pose")),
       camera: object && tryTo(makeCamera, $("camera")),
     };
     if (views.camera && held.kind !== "file") useObject();
@@ -283,132 +241,17 @@
   // --- what came back -----------------------------------------------------------------------------------------------
   let top = data.uniform + 4, settled = 0;
   function show(answer, sent) {
-    told = answer;
-    const raw = answer.points;
-    points = { q: raw.quaternions_xyzw, logDensity: raw.log_density.map((x) => (x === null ? LOWEST : x)), source: raw.source, mode: raw.mode };
     // the scale follows slowly: colours that jump say nothing
-    const highest = Math.max(data.uniform + 4, ...points.logDensity);
+    const highest = Math.max(data.uniform + 4, ...answer.points.log_density);
     top = Math.abs(highest - top) > 3 ? highest : 0.8 * top + 0.2 * highest;
-    const marks = answer.modes.slice(0, 12).map((mode, k) => ({ text: String(k + 1), q: mode.quaternion_xyzw }));
-    ball?.setPoints(points, [data.uniform - 2, top], marks);
-    update();
-    paintScale();
-    const [head, ...rest] = answer.verdict.split(": ");
-    $("verdict").replaceChildren(make("b", { textContent: head[0].toUpperCase() + head.slice(1) }), ": " + rest.join(": "));
+    page.show(answer, [data.uniform - 2, top]);
     clearTimeout(settled);
     settled = setTimeout(() => ($("spoken").textContent = answer.verdict), 700); // a screen reader hears the last word, not each
-    showModes(answer);
-    showPose(answer.quaternion_xyzw, answer.log_density, "the prediction", sent.kind === "object" ? points.logDensity[0] : null);
-    Aquamam.live.answer = answer;
     Aquamam.live.sent = sent;
   }
 
-  function showPose(q, logDensity, caption, truth = null) {
-    views.pose?.show(q);
-    $("pose-caption").textContent = caption;
-    $("pose").setAttribute("aria-label", `${object ? "The " + object.name : "The object's axes"} turned by ${inWords(q)}`);
-    const facts = [
-      ["log density", `${number(logDensity ?? LOWEST)} nats` + (truth === null ? "" : `, true rotation ${number(truth)}`)],
-      ["compare", `uniform ${number(data.uniform)}` + (told.ceiling === null ? "" : `, ceiling ${number(told.ceiling)}`)],
-      ["rotation", inWords(q)],
-      ["quaternion", `${asText(q)} xyzw`],
-    ];
-    $("facts").replaceChildren(...facts.flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
-  }
-
-  function showPoint(i) {
-    press(-1);
-    const kind = points.source[i] === 1 && points.mode[i] >= 0 ? `a sample of mode ${points.mode[i] + 1}` : SOURCES[points.source[i]];
-    showPose(points.q[i], points.logDensity[i], kind);
-  }
-
-  function showTip(i, x, y) {
-    const tip = $("tip");
-    tip.hidden = i < 0 || !points;
-    if (tip.hidden) return;
-    tip.replaceChildren(
-      make("b", { textContent: `ln p = ${number(points.logDensity[i])}` }), inWords(points.q[i]), make("br"), asText(points.q[i]) + " xyzw", make("br"), SOURCES[points.source[i]]
-    );
-    const stage = $("ball"), gap = 14;
-    const left = x + gap + tip.offsetWidth > stage.clientWidth ? x - gap - tip.offsetWidth : x + gap;
-    tip.style.left = `${Math.max(0, left)}px`;
-    tip.style.top = `${Math.max(0, Math.min(y + gap, stage.clientHeight - tip.offsetHeight))}px`;
-  }
-
-  const press = (k) => [...$("modes").querySelectorAll("button")].forEach((button, j) => button.setAttribute("aria-pressed", String(j === k)));
-  const KINDS = { point: (m) => `to within ${m.radius_deg < 10 ? m.radius_deg.toFixed(1) : Math.round(m.radius_deg)}°`, curve: () => "a curve of rotations", region: () => "a wide region" };
-
-  function showModes({ modes }) {
-    $("modes-heading").textContent = modes.length === 1 ? "One mode" : modes.length ? `${modes.length} separate modes` : "No separate mode";
-    const list = $("modes");
-    while (list.children.length > modes.length) list.lastChild.remove();
-    modes.forEach((mode, k) => {
-      // buttons are kept, so that one that has the focus keeps it
-      if (!list.children[k]) {
-        const button = make("button", { type: "button" }, make("b", { textContent: k + 1 }), make("span"), make("span", { className: "share" }));
-        button.addEventListener("click", () => chooseMode(k));
-        list.append(make("li", {}, button));
-      }
-      const button = list.children[k].firstChild, words = `${inWords(mode.quaternion_xyzw)}, ${KINDS[mode.kind](mode)}`;
-      button.children[1].textContent = words;
-      button.children[2].textContent = percent(mode.share);
-      button.setAttribute("aria-label", `Mode ${k + 1}, ${percent(mode.share)} of the probability, ${words}`);
-      button.style.setProperty("--share", `${(100 * mode.share).toFixed(1)}%`);
-    });
-    press(-1);
-    const left = 1 - modes.reduce((sum, mode) => sum + mode.share, 0);
-    $("elsewhere").textContent = left >= 0.01 ? `${percent(left)} of the probability is spread elsewhere.` : "";
-  }
-
-  function chooseMode(k) {
-    const mode = told.modes[k], q = mode.quaternion_xyzw;
-    const cosine = (i) => (points.source[i] === 1 ? Math.abs(points.q[i].reduce((sum, x, c) => sum + x * q[c], 0)) : -1);
-    ball?.select(points.q.reduce((best, _, i) => (cosine(i) > cosine(best) ? i : best), 0));
-    ball?.turnTo(q);
-    showPose(q, mode.log_density, `mode ${k + 1}, ${percent(mode.share)}`);
-    press(k);
-  }
-
-  // --- threshold and colours ----------------------------------------------------------------------------------------
-  const slider = $("threshold");
-  function update() {
-    const share = Number(slider.value) / 100, low = data.uniform - 2, value = low + share * (top - low);
-    const text = share ? number(value, 1) : "anything";
-    $("threshold-value").textContent = text;
-    slider.setAttribute("aria-valuetext", text);
-    ball?.setShown(...["truth", "samples", "uniform"].map((kind) => $("show-" + kind).checked));
-    ball?.setThreshold(share ? value : -Infinity);
-  }
-
-  let painted = "";
-  function paintScale() {
-    const low = data.uniform - 2, name = dark.matches ? "dark" : "light", now = `${name} ${top.toFixed(1)}`;
-    if (now === painted) return;
-    painted = now;
-    const bar = make("div", { className: "bar" });
-    bar.style.background = `linear-gradient(to right, ${data.colours[name].density.join(", ")})`;
-    const tick = (value, text, kind = "") => {
-      const label = make("span", { textContent: text, className: kind });
-      label.style.left = `${(100 * (value - low)) / (top - low)}%`;
-      return label;
-    };
-    $("scale").replaceChildren(bar, tick(low, `ln p ≤ ${number(low, 1)}`, "first"), tick(top, number(top, 1), "last"));
-    const at = (100 * (data.uniform - low)) / (top - low);
-    if (at > 25 && at < 80) $("scale").append(tick(data.uniform, `uniform ${number(data.uniform)}`));
-  }
-
-  function paint() {
-    const colours = data.colours[dark.matches ? "dark" : "light"];
-    ball?.setColours(colours);
-    document.documentElement.style.setProperty("--likely", colours.density.at(-2));
-    paintScale();
-  }
-
   // --- begin --------------------------------------------------------------------------------------------------------
-  Aquamam.live = { answers: 0, rate: 0, ball, turnTo, useFile, get views() { return views; } };
-  dark.addEventListener("change", paint);
-  slider.addEventListener("input", update);
-  for (const kind of ["truth", "samples", "uniform"]) $("show-" + kind).addEventListener("change", update);
+  Aquamam.live = { answers: 0, ball: page.ball };
   $("choose").addEventListener("click", () => $("file").click());
   $("file").addEventListener("change", () => {
     useFile($("file").files[0]);
@@ -438,9 +281,6 @@
     useFile(event.dataTransfer.files[0]);
   });
   addEventListener("paste", (event) => useFile([...event.clipboardData.files].find((file) => file.type.startsWith("image/"))));
-  $("footer").textContent = `Log densities with respect to volume π², quaternions xyzw, x right, y up, z towards the viewer. The same answers as JSON: POST /v1/predict; the description is at /openapi.json.`;
   listenToSource();
-  paint();
-  update();
   useModel(model);
 })();
