@@ -13,8 +13,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from aquamam.checkpoints.checkpoint import import_original
-from aquamam.network.layers import normalise
 from aquamam.geometry.rotations import random_quat
+from aquamam.network.layers import normalise
 from benchmarks.measure import Figure, compare, share_of_limit
 from benchmarks.plain import PlainAQuaMaM
 
@@ -145,20 +145,20 @@ def training_step(rounds: int, batch: int = 32) -> Figure:
 def toy_training(rounds: int) -> Figure:
     """Sampled batches of 128: the plain loop runs 128 sequences, ours the distinct pairs of the batch with six prefixes encoded once."""
     from aquamam.reproduce.fit_pairs import Fit, FitConfig
-    from aquamam.reproduce.pairs import Sentences
     from aquamam.reproduce.toy import toy_pairs
 
     plain, ours = same_models(bins=50_257, dim=64, heads=8, layers=3, categories=6, tokens=196)
     plain.train(), ours.train()
     pairs = toy_pairs()
-    fit = Fit(ours, Sentences(pairs, ours.cells), FitConfig(batches="sampled"))
+    fit = Fit(ours, pairs, FitConfig(batches="sampled"))
     optimizer = torch.optim.Adam(plain.parameters(), 1e-4, fused=True)  # the same optimiser on both sides
     generator = torch.Generator().manual_seed(0)
+    q, category, weight = pairs.q[pairs.real].float(), pairs.real.nonzero()[:, 1], pairs.weight[pairs.real]
 
     def plain_step():
-        drawn = torch.multinomial(pairs.weight, 128, replacement=True, generator=generator)
+        drawn = torch.multinomial(weight, 128, replacement=True, generator=generator)
         optimizer.zero_grad()
-        plain.loss(pairs.category[drawn], pairs.q[drawn].float()).backward()
+        plain.loss(category[drawn], q[drawn]).backward()
         optimizer.step()
 
     return compare(
@@ -166,7 +166,7 @@ def toy_training(rounds: int) -> Figure:
         lambda: fit.step(0),
         "plain loop",
         plain_step,
-        at_least=20,
+        at_least=8,
         rounds=4 * rounds,
         flops=toy_flops(fit),
         steady=True,
@@ -174,14 +174,12 @@ def toy_training(rounds: int) -> Figure:
 
 
 def toy_flops(fit) -> int:
-    """Of our step, forward and backward: each prefix and each distinct token once, legal columns of the head alone."""
-    config, sentences = fit.model.config, fit.sentences
+    """Of our step, forward and backward: each prefix and each distinct token once."""
+    config, batch = fit.model.config, fit.batch(0)
     shape = {"dim": config.dim, "hidden": config.hidden, "layers": config.layers, "patches": config.tokens}
-    some = fit._weights(0).nonzero()[:, 0]
-    prefixes = sentences.pairs.categories
-    columns = prefixes * config.bins + int((config.bins - 2 * sentences._first_legal[some]).sum())
-    tokens = encoder_flops(prefixes, **shape, patch=0) + rotation_flops(len(some), **shape, bins=0)
-    return 3 * (tokens + 2 * config.dim * columns)
+    tokens = encoder_flops(batch.categories, **shape, patch=0) + rotation_flops(int(batch.real.sum()), **shape, bins=0)
+    rows = batch.categories + 2 * int(batch.real.sum())
+    return 3 * (tokens + 2 * config.dim * config.bins * rows)
 
 
 def shape_of(model) -> dict[str, int]:

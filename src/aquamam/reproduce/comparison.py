@@ -1,30 +1,47 @@
-"""All systems on distributions of known density: the same draws, the same CPU time, the same measure, and the entropy beside it."""
+r"""All systems on distributions of known density: the same draws, the same CPU time, the same measure, and the entropy beside it.
+
+The distributions are those of Liu et al. (2023), redrawn as mixtures of Bingham distributions, whose densities and draws are exact:
+
+- peak: one rotation, with a spread;
+- cone: all rotations about one axis, $z = (-κ, -κ, 0, 0)$, which is a great circle of quaternions;
+- cube: the 24 rotations of a cube;
+- line: rotations about one axis by -90 to 90 degrees, 61 components that lie 3 degrees apart;
+
+and two without spread, which have no density; a system's likelihood there is bounded by its resolution alone:
+
+- point: one rotation;
+- toy: the paper's toy data.
+"""
 
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Tensor
 from tqdm import tqdm
 
+from aquamam.baselines.bingham import BinghamMixture
 from aquamam.checkpoints.checkpoint import build
-from aquamam.posterior.distribution import RotationDistribution
 from aquamam.errors import InputError
-from aquamam.reproduce import analytic
-from aquamam.reproduce.analytic import Analytic
-from aquamam.reproduce.results import write_result
+from aquamam.files import write_json
+from aquamam.geometry.rotations import geodesic_angle, multiply, rotvec_to_quat
+from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.reproduce.fit_pairs import PLAIN, Fit, Pairs
 from aquamam.reproduce.toy import toy_pairs
-from aquamam.training.config import TrainConfig
 
+SPREAD = math.radians(4)  # of a mode: the standard deviation of the rotation vector's components
 BATCH = 256  # rotations a step
 POOL = 2000 * BATCH  # draws to train on: enough that few are seen twice
-HELD_OUT = 2000
+HELD_OUT, OTHER = 2000, 1_000_003  # draws to judge on, and how far their seed is from training's
 DRAWN = 4000
 LEVEL, TURNED_LEVEL = 4, 2  # of IPDF's grids: as it stands, and turned to each truth
 # Every system with small networks that read a category; "category_features" is what the table gives a head to read.
@@ -42,114 +59,121 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "classification": ("classification", {**_CATEGORY, "level": 3}),
     "flow": ("flow", {**_CATEGORY, "couplings": 9, "segments": 16, "width": 32}),
 }
-SMEARED = TrainConfig()  # AQuaMaM's labels are smeared at first, as `aquamam train` does it
 LR = {"bingham": 2e-2, "vonmises": 2e-2, "classification": 2e-2}  # heads alone; networks train at 2e-3
 
 
-class Drawn(NamedTuple):
-    """Rotations of each category side by side, and their probabilities, which sum to one in every column."""
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A distribution of one category, and the rotations that stand for its modes or its curve."""
 
-    q: Float[Tensor, "rotations categories 4"]
-    weights: Float[Tensor, "rotations categories"]
+    anchors: Float[Tensor, "anchors 4"]  # float64
+    truth: BinghamMixture | None = None  # None: the anchors are all there is, each as probable as the others
+
+    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "count 4"]:
+        """Exact draws, xyzw."""
+        if self.truth is None:
+            return self.anchors[torch.randint(len(self.anchors), (count,), generator=generator)].float()
+        return self.truth.sample((count,), generator=generator)[:, 0]
+
+    def nearest(self, q: Float[Tensor, "n 4"]) -> tuple[Float[Tensor, "n"], Int[Tensor, "n"]]:
+        """Radians to the nearest anchor, and which one it is."""
+        found = [geodesic_angle(part.double()[:, None], self.anchors[None]).min(1) for part in q.split(4096)]
+        return torch.cat([part.values for part in found]), torch.cat([part.indices for part in found])
+
+    @cached_property
+    def shares(self) -> np.ndarray:
+        """The anchors' shares of the truth: equal where there is no spread, else from 100,000 draws."""
+        if self.truth is None:
+            return np.full(len(self.anchors), 1 / len(self.anchors))
+        nearest = self.nearest(self.sample(100_000, torch.Generator().manual_seed(99)))[1]
+        return nearest.bincount(minlength=len(self.anchors)).numpy() / len(nearest)
+
+    def judge(self, q: Float[Tensor, "n 4"]) -> dict[str, float]:
+        """Samples against the truth: distance to the modes or the curve, and how evenly these are visited."""
+        distance, nearest = self.nearest(q)
+        share = nearest.bincount(minlength=len(self.anchors)).numpy() / len(q)
+        return {
+            "median_distance_deg": float(torch.rad2deg(distance.median())),
+            "mean_distance_deg": float(torch.rad2deg(distance.mean())),
+            "stray": float((distance > math.radians(20)).double().mean()),
+            "covered": float((share > self.shares / 2).mean()),
+            "total_variation": float(np.abs(share - self.shares).sum() / 2),
+        }
 
 
-@runtime_checkable
-class Task(Protocol):
+@dataclass(frozen=True, eq=False)
+class Target:
     """What the systems are fitted to: a distribution for each of a few categories."""
 
     name: str
     about: str
-    categories: int
-    modes: int
-    exact: bool  # whether what is held out is all there is
+    columns: tuple[Known, ...]
 
-    def batches(self, generator: torch.Generator) -> Iterator[Drawn]:
-        """To train on, without end."""
+    @property
+    def spread(self) -> bool:
+        """Whether there is a density."""
+        return self.columns[0].truth is not None
 
-    def held_out(self, seed: int) -> Drawn:
-        """To take the likelihood of."""
-
-    def judge(self, q: Float[Tensor, "rotations categories 4"]) -> dict[str, float]:
-        """Samples against the truth."""
-
-    def truth(self, seed: int) -> dict[str, Any]:
-        """What a perfect system would get, and the entropy where there is one."""
-
-
-class AnalyticTask:
-    """One distribution of known density, or a point."""
-
-    categories, exact = 1, False
-
-    def __init__(self, distribution: Analytic):
-        self.distribution = distribution
-        self.name, self.about, self.modes = distribution.name, distribution.about, len(distribution.anchors)
-
-    def batches(self, generator: torch.Generator) -> Iterator[Drawn]:
-        pool = self.distribution.sample(POOL, generator)
-        while True:
-            pick = torch.randint(len(pool), (BATCH,), generator=generator)
-            yield Drawn(pool[pick][:, None], torch.full((BATCH, 1), 1 / BATCH))
-
-    def held_out(self, seed: int) -> Drawn:
-        # all draws of a point are alike, and IPDF's turned grid is walked for each
-        count = HELD_OUT if self.distribution.truth is not None else 16
-        q = self.distribution.sample(count, torch.Generator().manual_seed(seed + 1_000_003))
-        return Drawn(q[:, None], torch.full((count, 1), 1 / count))
+    def pairs(self, draws: int, seed: int) -> Pairs:
+        """Draws to train on or to take the likelihood of, or without spread all there is."""
+        if self.spread:
+            return Pairs.uniform([self.columns[0].sample(draws, torch.Generator().manual_seed(seed))])
+        return Pairs.uniform([known.anchors.repeat(-(-16 // len(known.anchors)), 1) for known in self.columns])
 
     def judge(self, q: Float[Tensor, "rotations categories 4"]) -> dict[str, float]:
-        return judge(self.distribution, q[:, 0])
-
-    def truth(self, seed: int) -> dict[str, Any]:
-        entropy, error = self.distribution.entropy()
-        judged = judge(self.distribution, self.distribution.sample(DRAWN, torch.Generator().manual_seed(seed + 7)))
-        log_likelihood = math.inf
-        if self.distribution.truth is not None:
-            log_p = self.distribution.truth.log_prob(self.held_out(seed).q.double())
-            log_likelihood = float(log_p.mean())
-        return {"entropy": entropy, "entropy_error": error, "truth": {**judged, "log_likelihood": log_likelihood}}
-
-
-class ToyTask:
-    """The paper's toy: 1, 2, 4, ... 32 rotations of six viewpoints, each as probable as the others of its viewpoint."""
-
-    name, about = "toy", "1, 2, 4, 8, 16 and 32 rotations of six viewpoints, no spread"
-    exact = True
-
-    def __init__(self) -> None:
-        pairs = toy_pairs()
-        self.categories, self.modes = pairs.categories, len(pairs.q)
-        q, row = pairs.side_by_side()
-        weights = torch.zeros(q.shape[:2])
-        weights[row, pairs.category] = (pairs.weight * pairs.categories).float()
-        self.drawn = Drawn(q.float(), weights)
-        self.viewpoints = [Analytic(f"viewpoint {i}", "", None, pairs.of(i)) for i in range(pairs.categories)]
-
-    def batches(self, generator: torch.Generator) -> Iterator[Drawn]:
-        """The exact expected loss, every time."""
-        while True:
-            yield self.drawn
-
-    def held_out(self, seed: int) -> Drawn:
-        return self.drawn
-
-    def judge(self, q: Float[Tensor, "rotations categories 4"]) -> dict[str, float]:
-        each = [judge(viewpoint, q[:, i]) for i, viewpoint in enumerate(self.viewpoints)]
+        """Samples against the truth, means over the categories."""
+        each = [known.judge(q[:, i]) for i, known in enumerate(self.columns)]
         return {key: float(np.mean([one[key] for one in each])) for key in each[0]}
 
     def truth(self, seed: int) -> dict[str, Any]:
+        """What a perfect system would get, and the entropy (volume pi^2) where there is one."""
         generator = torch.Generator().manual_seed(seed + 7)
-        q = torch.stack([v.sample(DRAWN // self.categories, generator) for v in self.viewpoints], 1)
-        truth = {**self.judge(q), "log_likelihood": math.inf}
-        return {"entropy": -math.inf, "entropy_error": 0.0, "truth": truth}
+        judged = self.judge(torch.stack([k.sample(DRAWN // len(self.columns), generator) for k in self.columns], 1))
+        density = self.columns[0].truth
+        if density is None:
+            return {"entropy": -math.inf, "entropy_error": 0.0, "truth": {**judged, "log_likelihood": math.inf}}
+        entropy = density.entropy(100_000, generator=torch.Generator().manual_seed(1))
+        log_likelihood = float(density.log_prob(self.pairs(HELD_OUT, seed + OTHER).q).mean())
+        truth = {**judged, "log_likelihood": log_likelihood}
+        return {"entropy": float(entropy.value), "entropy_error": float(entropy.standard_error), "truth": truth}
 
 
-def task(name: str) -> Task:
-    """The task of that name."""
-    return ToyTask() if name == "toy" else AnalyticTask(analytic.analytic(name))
+def _mixture(centres: Float[Tensor, "components 4"], free: int = 1) -> BinghamMixture:
+    """Components of equal weight at these rotations, without concentration in the last `free` directions."""
+    # a component of the quaternion is half of the rotation vector's: exp(-k y^2) has variance 1 / (2 k) = (spread / 2)^2
+    z = torch.tensor([-2 / SPREAD**2] * (4 - free) + [0.0] * free, dtype=torch.float64)
+    count = len(centres)
+    weight = torch.full((1, count), -math.log(count), dtype=torch.float64)
+    right = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64).expand(1, count, 4)
+    return BinghamMixture(weight, centres[None], right, z.expand(1, count, 4))
 
 
-NAMES = (*analytic.NAMES, "toy")
+def _about_z(degrees: Tensor) -> Float[Tensor, "n 4"]:
+    """Rotations about the z axis."""
+    return rotvec_to_quat(torch.deg2rad(degrees.double())[:, None] * torch.tensor([0.0, 0, 1], dtype=torch.float64))
+
+
+def targets() -> dict[str, Target]:
+    """All targets by name."""
+    # a rotation that is nothing special, so that no chart and no grid is favoured
+    base = rotvec_to_quat(torch.tensor([[0.7, -1.1, 0.4]], dtype=torch.float64))
+    cube = multiply(base, SymmetryGroup.octahedral().elements.double())
+    line, circle = (
+        multiply(base, _about_z(torch.linspace(-90, 90, 61))),
+        multiply(base, _about_z(torch.arange(0, 360, 5))),
+    )
+    pairs = toy_pairs()
+    spread = f"spread {math.degrees(SPREAD):.0f}°"
+    toy = tuple(Known(pairs.of(i)) for i in range(pairs.categories))
+    every = (
+        Target("peak", f"one rotation, {spread}", (Known(base, _mixture(base)),)),
+        Target("cone", f"all rotations about an axis, {spread}", (Known(circle, _mixture(base, free=2)),)),
+        Target("cube", f"24 rotations of a cube, {spread} each", (Known(cube, _mixture(cube)),)),
+        Target("line", f"rotations by -90° to 90° about an axis, {spread}", (Known(line, _mixture(line)),)),
+        Target("point", "one rotation, no spread", (Known(base),)),
+        Target("toy", "1, 2, 4, 8, 16 and 32 rotations of six viewpoints, no spread", toy),
+    )
+    return {target.name: target for target in every}
 
 
 def run(
@@ -164,110 +188,62 @@ def run(
 
     A pair that OUT/comparison.json has already with the same budget and seed is not run again.
     """
-    chosen = list(systems or SYSTEMS)
-    wanted = [task(name) for name in distributions or NAMES]
-    unknown = [name for name in chosen if name not in SYSTEMS]
-    if unknown:
-        raise InputError(f"systems are {', '.join(SYSTEMS)}, got {', '.join(unknown)}.")
+    known = targets()
+    for what, given, allowed in (("systems", systems, SYSTEMS), ("distributions", distributions, known)):
+        if unknown := [name for name in given or () if name not in allowed]:
+            raise InputError(f"{what} are {', '.join(allowed)}, got {', '.join(unknown)}.")
     if not 0 < seconds < math.inf:
         raise InputError(f"seconds must be positive, got {seconds}.")
+    work = [(known[target], system) for target in distributions or known for system in systems or SYSTEMS]
     result = _before(out, seconds, seed)
-    with tqdm(total=len(chosen) * len(wanted), desc="comparison", unit="fit", disable=None) as bar:
-        for distribution in wanted:
-            entry = result["distributions"].setdefault(distribution.name, {"systems": {}})
-            entry.update(about=distribution.about, anchors=distribution.modes, **distribution.truth(seed))
-            for name in chosen:
-                bar.set_postfix_str(f"{distribution.name}, {name}", refresh=False)
-                if name not in entry["systems"]:
-                    entry["systems"][name] = fit_and_judge(name, distribution, seconds, seed)
-                    write_result(out, "comparison", result)  # a stopped run goes on from here
-                bar.update()
-    write_result(out, "comparison", result)
+    for target, system in tqdm(work, desc="comparison", unit="fit", disable=None):
+        about = {"about": target.about, "anchors": sum(len(k.anchors) for k in target.columns)}
+        entry = result["distributions"].setdefault(target.name, {"systems": {}, **about, **target.truth(seed)})
+        if system not in entry["systems"]:
+            entry["systems"][system] = fit_and_judge(system, target, seconds, seed)
+            write_json(out / "comparison.json", result)  # a stopped run goes on from here
     return result
 
 
 def _before(out: Path, seconds: float, seed: int) -> dict[str, Any]:
+    """What a run of the same settings has left, or an empty result."""
     settings = {
-        "seconds": seconds, "seed": seed, "batch": BATCH, "held_out": HELD_OUT, "drawn": DRAWN, "measure": "pi^2",
-        "threads": torch.get_num_threads(), "pool": POOL, "systems": {name: {"kind": kind, **config} for name, (kind, config) in SYSTEMS.items()},
-    }  # fmt: skip
-    file = out / "comparison.json"
-    if file.exists():
-        there = json.loads(file.read_text())
-        if all(there.get(key) == json.loads(json.dumps(value)) for key, value in settings.items()):
-            return there
-    return {**settings, "distributions": {}}
-
-
-def fit_and_judge(name: str, task: Task, seconds: float, seed: int) -> dict[str, Any]:
-    """One system on one task."""
-    kind, config = SYSTEMS[name]
-    torch.manual_seed(seed)
-    model = build(kind, {**config, "categories": task.categories})
-    steps = fit(model, task, seconds, LR.get(kind, 2e-3), seed)
-    model.eval()
-    held_out = task.held_out(seed)
-    with torch.no_grad():
-        posterior = _posterior(model, task)
-        log_p, scoring = _timed(lambda: posterior.log_prob(held_out.q.double()).double())
-        count = DRAWN // task.categories
-        q, drawing = _timed(lambda: posterior.sample((count,), generator=torch.Generator().manual_seed(seed)))
-    real = held_out.weights > 0
-    weights = held_out.weights.double() / task.categories
-    return {
-        "log_likelihood": float((log_p * weights)[real].sum()),
-        "standard_error": 0.0 if task.exact else float(log_p[real].std()) / math.sqrt(int(real.sum())),
-        "ceiling": float(posterior.ceiling),
-        **task.judge(q),
-        "steps": steps,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "microseconds_per_likelihood": 1e6 * scoring / log_p.numel(),
-        "microseconds_per_sample": 1e6 * drawing / (count * task.categories),
+        **{"seconds": seconds, "seed": seed, "batch": BATCH, "held_out": HELD_OUT, "drawn": DRAWN, "pool": POOL},
+        **{"measure": "pi^2", "threads": torch.get_num_threads()},
+        "systems": {name: {"kind": kind, **config} for name, (kind, config) in SYSTEMS.items()},
     }
+    there = json.loads((out / "comparison.json").read_text()) if (out / "comparison.json").exists() else {}
+    return there if settings.items() <= there.items() else {**settings, "distributions": {}}
 
 
-def _posterior(model: nn.Module, task: Task) -> RotationDistribution:
-    images = torch.arange(task.categories)
-    if model.kind == "ipdf" and task.name in ("point", "toy"):
-        # only a grid through the truth can be compared with a ceiling when scores are sharper than the grid
-        return model.posterior(images, normaliser="truth", level=TURNED_LEVEL)  # type: ignore[operator]
-    return model(images)
-
-
-def fit(model: nn.Module, task: Task, seconds: float, lr: float, seed: int) -> int:
-    """Adam for that much CPU time, the rate up in a line and down in a cosine; returns the steps taken."""
-    generator = torch.Generator().manual_seed(seed)
-    batches = task.batches(generator)
-    drawn = next(batches)  # drawing is not what is compared
-    smears = getattr(model, "smooths_labels", False)
-    images = torch.arange(task.categories)
-    optimizer = torch.optim.Adam(model.parameters(), lr, betas=(0.9, 0.99))
-    start, steps = time.process_time(), 0
-    while (share := (time.process_time() - start) / seconds) < 1:
-        for group in optimizer.param_groups:
-            group["lr"] = lr * min(1.0, 0.02 + share / 0.05) * (0.01 + 0.99 * (1 + math.cos(math.pi * share)) / 2)
-        smearing = {"smoothing": SMEARED.label_width(share)} if smears else {}
-        loss = model.loss(images, drawn.q, weights=drawn.weights, generator=generator, **smearing)  # type: ignore[operator]
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 10.0)
-        optimizer.step()
-        steps, drawn = steps + 1, next(batches)
-    return steps
-
-
-def judge(distribution: Analytic, q: Tensor) -> dict[str, float]:
-    """Samples against the truth: distance to the modes or the curve, and how evenly these are visited."""
-    distance, nearest = distribution.distance(q)
-    counts = nearest.bincount(minlength=len(distribution.anchors)).numpy()
-    share = counts / max(counts.sum(), 1)
-    expected = distribution.shares
+def fit_and_judge(name: str, target: Target, seconds: float, seed: int) -> dict[str, Any]:
+    """One system on one target."""
+    kind, config = SYSTEMS[name]
+    categories = len(target.columns)
+    torch.manual_seed(seed)
+    model = build(kind, {**config, "categories": categories})
+    batches: Any = {"batches": "sampled" if target.spread else "expected", "batch_size": BATCH, "seconds": seconds}
+    recipe = replace(PLAIN, **batches, lr=LR.get(kind, 2e-3), decay="cosine", warm_up=0.05, beta2=0.99, clip=10.0)
+    recipe = replace(recipe, smear=True, seed=seed)
+    fit = Fit(model, target.pairs(POOL, seed), recipe).run()
+    held_out, images = target.pairs(HELD_OUT, seed + OTHER), torch.arange(categories)
+    with torch.no_grad():
+        posterior = model(images)
+        if kind == "ipdf" and not target.spread:
+            # only a grid through the truth can be compared with a ceiling when scores are sharper than the grid
+            posterior = model.posterior(images, normaliser="truth", level=TURNED_LEVEL)  # type: ignore[operator]
+        log_p, scoring = _timed(lambda: posterior.log_prob(held_out.q).double())
+        count = DRAWN // categories
+        q, drawing = _timed(lambda: posterior.sample((count,), generator=torch.Generator().manual_seed(seed)))
     return {
-        "median_distance_deg": float(torch.rad2deg(distance.median())),
-        "mean_distance_deg": float(torch.rad2deg(distance.mean())),
-        "stray": float((distance > math.radians(20)).double().mean()),
-        "covered": float((share > expected / 2).mean()),
-        "total_variation": float(np.abs(share - expected).sum() / 2),
+        "log_likelihood": held_out.mean(log_p),
+        "standard_error": float(log_p.std()) / math.sqrt(len(log_p)) if target.spread else 0.0,
+        "ceiling": float(posterior.ceiling),
+        **target.judge(q),
+        "steps": len(fit.curve),
+        "parameters": model.parameter_count,
+        "microseconds_per_likelihood": 1e6 * scoring / log_p.numel(),
+        "microseconds_per_sample": 1e6 * drawing / (count * categories),
     }
 
 
@@ -280,54 +256,30 @@ def _timed(work: Any) -> tuple[Any, float]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The comparison page."""
-    lines = [
-        "# All systems on distributions of known density, and on the toy",
-        "",
-        f"Made by `aquamam reproduce comparison --seconds {result['seconds']:g}`; do not edit. Each system was fitted to each distribution alone, on the "
-        f"same draws, for {result['seconds']:g} s of CPU time ({result['threads']} thread), with Adam and batches of {result['batch']} rotations. That is a small "
-        "budget: it shows how far each gets quickly, not how far it can get. Networks are small (their sizes are in the `comparison.json` that the command writes).",
-        "",
-        f"- **LL**: mean log-likelihood of {result['held_out']:,} held-out draws, volume π² (uniform: -2.29). The truth's row has minus its entropy, which no "
-        "system can exceed but by the noise of the draws; **gap** is what is missing to the truth's own likelihood of the same draws. **ceiling** is the largest log density that the system can express.",
-        f"- **distance**: mean angle of {result['drawn']:,} samples to the nearest mode, or point of the curve. **stray**: share farther than 20° from it.",
-        "- **coverage**: share of the modes (or of pieces of the curve) that get at least half of their share of the samples, each counted to the nearest: "
-        "samples that are spread over everything cover everything, so read it beside stray. **TV**: total variation between the shares and the true ones.",
-        "- **µs / LL**, **µs / sample**: CPU time for one of many rotations of one image; what a posterior computes once for an image (IPDF's walk over its "
-        "grid) is left out.",
-        "- IPDF is normalised on a standing grid of 294,912 rotations, on the point and the toy by a grid of 4,608 turned to the truth; the von Mises VAE's likelihood is an "
-        "importance-weighted estimate with 256 draws. Heads without a network behind them (Bingham, von Mises mixture, classification) train at a rate of 2e-2, the others at 2e-3; neither was tuned.",
-        "- AQuaMaM (500 bins, atlas) starts with smeared labels, as in `aquamam train`, for the first 40 % of its time; the others have no such recipe. A short budget is hard "
-        "for networks, which learn every bin from examples, and long for families that contain the truth.",
-    ]  # fmt: skip
+    about = (resources.files("aquamam.reproduce") / "comparison.md").read_text(encoding="utf-8")
+    lines = [about.format_map(result).rstrip()]
+    head = ("system", "LL", "gap", "ceiling", "distance", "stray", "coverage", "TV", "µs / LL", "µs / sample", "steps")
     for name, entry in result["distributions"].items():
-        lines += ["", f"## {name.capitalize()}: {entry['about']}", ""]
-        truth = entry["truth"]
-        known = entry["entropy"] is not None and math.isfinite(entry["entropy"])
+        lines += ["", f"## {name.capitalize()}: {entry['about']}", "", _row(head), "|---" * len(head) + "|"]
+        truth, known = entry["truth"], entry["entropy"] is not None and math.isfinite(entry["entropy"])
         best = f"{-entry['entropy']:.3f} ± {entry['entropy_error']:.3f}" if known else "no bound"
-        lines += [
-            "| system | LL | gap | ceiling | distance | stray | coverage | TV | µs / LL | µs / sample | steps |",
-            "|---|---|---|---|---|---|---|---|---|---|---|",
-            f"| **the truth** | **{best}** | | | {truth['mean_distance_deg']:.2f}° | {truth['stray']:.1%} | {truth['covered']:.0%} | {truth['total_variation']:.3f} | | | |",
-        ]
-        rows = sorted(entry["systems"].items(), key=lambda item: -item[1]["log_likelihood"])
-        for system, r in rows:
+        lines.append(_row(("**the truth**", f"**{best}**", "", "", *_judged(truth), "", "", "")))
+        for system, r in sorted(entry["systems"].items(), key=lambda item: -item[1]["log_likelihood"]):
+            found = f"{r['log_likelihood']:.3f}" + (f" ± {r['standard_error']:.3f}" if r["standard_error"] else "")
             gap = f"{truth['log_likelihood'] - r['log_likelihood']:.3f}" if known else ""
             ceiling = f"{r['ceiling']:.2f}" if r["ceiling"] is not None and math.isfinite(r["ceiling"]) else "none"
-            luck = f" ± {r['standard_error']:.3f}" if r["standard_error"] else ""
-            lines.append(
-                f"| {system} | {r['log_likelihood']:.3f}{luck} | {gap} | {ceiling} | {r['mean_distance_deg']:.2f}° | {r['stray']:.1%} "
-                f"| {r['covered']:.0%} | {r['total_variation']:.3f} | {r['microseconds_per_likelihood']:.1f} | {r['microseconds_per_sample']:.1f} | {r['steps']:,} |"
+            costs = (
+                f"{r['microseconds_per_likelihood']:.1f}",
+                f"{r['microseconds_per_sample']:.1f}",
+                f"{r['steps']:,}",
             )
-        note = NOTES.get(name)
-        lines += ["", note] if note else []
+            lines.append(_row((system, found, gap, ceiling, *_judged(r), *costs)))
     return "\n".join(lines) + "\n"
 
 
-NOTES = {
-    "toy": "The exact expected loss of 63 pairs at every step. Numbers are means over the viewpoints. As with the point, only systems with bins or cells have a bound "
-    "(17.60 for AQuaMaM's 500 bins, less the 1.73 nats of ambiguity: 15.87); what tells systems apart is where their samples lie. `aquamam reproduce toy` has the paper's sizes.",
-    "point": "Where there is no spread, every system without bins or grid cells gains as long as it is trained; the numbers tell of bounds and "
-    "patience, not of the truth. The paper's peak (AQuaMaM at 29.51) is this case with 50,257 bins.",
-    "peak": "A single Bingham distribution is the truth's own family here, so its gap is that of the optimiser.",
-    "cube": "The Bingham mixtures have 32 components for 24 modes, and the truth is of their family.",
-}
+def _judged(r: dict[str, Any]) -> tuple[str, ...]:
+    return f"{r['mean_distance_deg']:.2f}°", f"{r['stray']:.1%}", f"{r['covered']:.0%}", f"{r['total_variation']:.3f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,281 +1,282 @@
-"""Fitting a model to pairs: Adam on the exact expected loss or on random batches, resumable to the bit."""
+"""Fitting a model to (category, rotation) pairs: Adam on the exact expected loss or on random batches, resumable to the bit.
 
-import json
+The paper's toy data has 63 pairs and six categories, so its expected loss is a sum of 63 terms. Each category is encoded once a step, and
+AQuaMaM's head reads only what a pair needs. A random batch is the same sum with the drawn multiplicities as weights.
+"""
+
+import io
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from aquamam.baselines.base import Baseline
-from aquamam.checkpoints.checkpoint import load_tensors, save_tensors
 from aquamam.errors import InputError
-from aquamam.reproduce.pairs import Pairs, Sentences
-from aquamam.network.model import AQuaMaM
+from aquamam.files import write_bytes
+from aquamam.geometry.cells import Cells
+from aquamam.geometry.rotations import as_unit_quat
+from aquamam.network.model import AQuaMaM, RotationModel
+from aquamam.training.config import TrainConfig
 
 SAVE_EVERY = 20.0  # seconds between two saved states
 PATIENCE = 5  # plateau: epochs without improvement before the rate is halved
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """The rotations of each category side by side, and the pairs' probabilities, zero where a column has fewer rotations."""
+
+    q: Float[Tensor, "rotations categories 4"]  # xyzw, float64
+    weight: Float[Tensor, "rotations categories"]  # float64, sums to one
+
+    @classmethod
+    def uniform(cls, rotations: list[Tensor]) -> "Pairs":
+        """Each category equally likely, and in it each of its rotations: the paper's hierarchical model."""
+        q = torch.tensor([0.0, 0, 0, 1]).double().repeat(max(map(len, rotations)), len(rotations), 1)
+        weight = torch.zeros(q.shape[:2], dtype=torch.float64)
+        for i, own in enumerate(rotations):
+            q[: len(own), i] = as_unit_quat(own)
+            weight[: len(own), i] = 1 / (len(rotations) * len(own))
+        return cls(q, weight)
+
+    @property
+    def categories(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def real(self) -> Bool[Tensor, "rotations categories"]:
+        """Which of the rotations are pairs."""
+        return self.weight > 0
+
+    def of(self, category: int) -> Float[Tensor, "rotations 4"]:
+        """The rotations of one category."""
+        return self.q[self.real[:, category], category]
+
+    def mean(self, values: Float[Tensor, "rotations categories"]) -> float:
+        """Expectation over the pairs."""
+        return float((self.weight * values.double())[self.real].sum())
+
+    @cached_property
+    def _cumulative(self) -> np.ndarray:
+        return self.weight.flatten().cumsum(0).numpy()
+
+    def batch(self, size: int, random: np.random.Generator) -> "Pairs":
+        """Random draws: how often each pair was drawn, without rows of which none was."""
+        drawn = np.searchsorted(self._cumulative, self._cumulative[-1] * random.random(size), side="right")
+        counts = torch.from_numpy(np.bincount(drawn, minlength=self.weight.numel())).reshape(self.weight.shape)
+        rows = counts.any(1)
+        return Pairs(self.q[rows], counts[rows] / size)
+
+    def log_factor(self, cells: Cells) -> Float[Tensor, "pairs"]:
+        """What `log_prob` adds to the log-probabilities of the real pairs' sentences."""
+        point = cells.chart.split(self.q[self.real])
+        return cells.log_factor(point, cells.locate(point))
+
+    def ceiling(self, cells: Cells) -> float:
+        """The largest mean log-probability of the sentences that any network can reach: with each token's best conditional
+        distribution given what the network sees."""
+        weight, category = self.weight[self.real], self.real.nonzero()[:, 1]
+        point = cells.chart.split(self.q[self.real])
+        cell = cells.locate(point)
+        seen = cells.seen(point.u[:, :2], cell[:, :2])
+        # what the network knows and the tokens, in turn; pairs that agree in the first columns are one case to it
+        columns = torch.stack([category, point.chart, cell[:, 0], seen[:, 0], cell[:, 1], seen[:, 1], cell[:, 2]], 1)
+
+        def log_mass(known: int) -> Tensor:
+            same = (columns[:, None, :known] == columns[None, :, :known]).all(-1)
+            return (same.double() @ weight).log()
+
+        return float(
+            (weight * sum(log_mass(after) - log_mass(before) for before, after in ((1, 3), (4, 5), (6, 7)))).sum()
+        )
+
+
+def sentence_log_probs(model: AQuaMaM, pairs: Pairs) -> Float[Tensor, "pairs"]:
+    """Log-probabilities of the real pairs' sentences, row by row: each category is encoded once, and only they meet the head."""
+    cells, device = model.cells, model.start.device
+    point = cells.chart.split(pairs.q)
+    cell = cells.locate(point)
+    seen = cells.seen(point.u[..., :2], cell[..., :2]).float()
+    prefix = model.encode(torch.arange(pairs.categories))
+    states, _ = prefix.states(point.chart.to(device), seen.to(device))
+    real = _, category = tuple(index.to(device) for index in pairs.real.nonzero(as_tuple=True))
+    states, bins, chart = states[real], cell.to(device)[real], point.chart.to(device)[real]
+    log_p = prefix.first().log_softmax(-1)[category, chart * cells.bins + bins[:, 0]]
+    for c in (1, 2):
+        logits = cells.restrict(model.head(states[:, c - 1]), bins[:, :c])
+        log_p = log_p - F.cross_entropy(logits, bins[:, c], reduction="none")
+    return log_p
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig:
     """How to fit; a saved state continues only under the same settings."""
 
-    batches: str = "expected"  # the exact expected loss, or "sampled": random batches
+    batches: Literal["expected", "sampled"] = "expected"  # the exact expected loss, or random batches
     batch_size: int = 128  # for sampled batches
     steps: int = 700
+    seconds: float = 0.0  # of CPU time, instead of steps
     lr: float = 3e-3  # the largest
-    decay: str = (
-        "exponential"  # "plateau": halved after five epochs without improvement; "cosine": after 1,000 steps of warm-up
+    decay: Literal["exponential", "cosine", "plateau"] = (
+        "exponential"  # plateau: halved after epochs without improvement
     )
+    warm_up: float = 0.1  # share of the fit
+    final: float = 0.01  # rate at the end, as a share of the largest
     epoch: int = 313  # steps; plateau only
     beta2: float = 0.95
     eps: float = 1e-12
+    clip: float = 0.0  # largest norm of the gradient; 0 is none
     component_rate: float = 10.0  # learning rate of the component embeddings g, as a multiple of lr
     head_rate: float = 3.0  # and of the head
+    smear: bool = False  # AQuaMaM's labels at first, as `aquamam train` does
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.batches not in ("expected", "sampled"):
-            raise InputError(f"batches must be expected or sampled, got {self.batches!r}.")
-        if self.decay not in ("exponential", "plateau", "cosine"):
-            raise InputError(f"decay must be exponential, plateau or cosine, got {self.decay!r}.")
-        if self.steps < 1 or self.batch_size < 1 or self.epoch < 1:
-            raise InputError(
-                f"steps, batch_size and epoch must be positive, got {self.steps}, {self.batch_size} and {self.epoch}."
-            )
-        if not 0 < self.lr < math.inf:
-            raise InputError(f"lr must be a positive number, got {self.lr}.")
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"seed must lie in [0, 2^31), got {self.seed}.")
+        for name in ("steps", "lr"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"{name} must be a positive number, got {getattr(self, name)}.")
+
+    def rate(self, progress: float) -> float:
+        """The learning rate: up in a line, then down exponentially or, from the start, along a cosine."""
+        if self.decay == "plateau":
+            return self.lr
+        up = min(1.0, 0.04 + 0.96 * progress / self.warm_up)
+        down = self.final ** max(0.0, (progress - self.warm_up) / (1 - self.warm_up))
+        if self.decay == "cosine":
+            down = self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2
+        return self.lr * up * down
 
 
 # Ours. Nearly all bins never occur, and their gradients shrink with their probability, so Adam must forget large gradients soon (beta2)
 # and see tiny ones (eps); a larger rate for the head pushes them down. Two rotations of the toy's last viewpoint differ by 1.7e-4 in q_x;
 # telling them apart takes large weights in g (its larger rate) and calm elsewhere (the early decay).
 FAST = FitConfig()
+PLAIN = replace(FAST, eps=1e-8, component_rate=1.0, head_rate=1.0)
 # Section A.5.1 of the paper: 624 epochs of 40,000 samples.
-PAPER = FitConfig(
-    batches="sampled",
-    steps=624 * 313,
-    lr=1e-4,
-    decay="plateau",
-    beta2=0.999,
-    eps=1e-9,
-    component_rate=1.0,
-    head_rate=1.0,
-)
-RECIPES = {"fast": FAST, "paper": PAPER}
+PAPER = replace(PLAIN, batches="sampled", steps=624 * 313, lr=1e-4, decay="plateau", beta2=0.999, eps=1e-9)
 
 
-class _Fit:
-    """One fit of a model to pairs, whatever its loss. `curve` holds the loss before each step."""
+class Fit:
+    """One fit of a model to pairs; `curve` holds the loss before each step, which for AQuaMaM is the NLL of a sentence."""
 
-    offset = 0.0  # what a log-likelihood adds to minus the loss
+    kept = ("curve", "seconds", "cpu_seconds", "factor", "best", "bad_epochs", "idle_halvings")  # in a saved state
 
-    def __init__(self, model: nn.Module, pairs: Pairs, config: FitConfig, state: Path | None, device: str | None):
-        self.model, self.pairs, self.config, self.state = model.to(device or "cpu"), pairs, config, state
+    def __init__(
+        self, model: RotationModel, data: Pairs, config: FitConfig, state: Path | None = None, device: str = "cpu"
+    ):
+        self.model, self.data, self.config, self.state, self.device = model.to(device), data, config, state, device
         rates = {"components": config.component_rate, "head": config.head_rate, "first_head": config.head_rate}
-        groups = [
-            {"params": list(part.parameters()), "scale": rates.get(name, 1.0)} for name, part in model.named_children()
-        ]
-        groups.append({"params": list(model.parameters(recurse=False)), "scale": 1.0})
+        parts = [(list(part.parameters()), rates.get(name, 1.0)) for name, part in model.named_children()]
+        parts.append((list(model.parameters(recurse=False)), 1.0))
+        groups = [{"params": parameters, "scale": scale} for parameters, scale in parts]
         self.optimizer = torch.optim.Adam(groups, config.lr, betas=(0.9, config.beta2), eps=config.eps, fused=True)
         self.curve: list[float] = []
         self.seconds = self.cpu_seconds = 0.0  # of all sessions; on a shared machine the second is the fairer
-        self.lr, self.best, self.bad_epochs, self.idle_halvings = config.lr, math.inf, 0, 0
-        self._identity = {"fit": asdict(config), "model": model.config.to_dict()}  # type: ignore[union-attr,operator]
-
-    def loss(self, weight: Float[Tensor, "pairs"], step: int) -> Float[Tensor, ""]:
-        """The mean loss of pairs with these weights, which sum to one."""
-        raise NotImplementedError(f"{type(self).__name__} must define loss.")
+        self.factor, self.best, self.bad_epochs, self.idle_halvings = 1.0, math.inf, 0, 0  # plateau
 
     @property
-    def finished(self) -> bool:
-        """All steps done, or the rate halved twice in a row for nothing (plateau)."""
-        return len(self.curve) >= self.config.steps or self.idle_halvings >= 2
+    def progress(self) -> float:
+        """Share of the fit that is done; also 1 when the rate was halved twice in a row for nothing (plateau)."""
+        if self.idle_halvings >= 2:
+            return 1.0
+        return self.cpu_seconds / self.config.seconds if self.config.seconds else len(self.curve) / self.config.steps
 
-    def run(self, title: str = "fit") -> None:
-        """Go on to the end from the saved state, if there is one; Ctrl-C saves first. The fitted model is left on the CPU."""
+    def run(self, title: str | None = None) -> "Fit":
+        """Go on to the end from the saved state, if there is one; the fitted model is left on the CPU, in evaluation mode."""
         self.resume()
-        saved = tick = time.monotonic()
+        saved = wall = time.monotonic()
         cpu = time.process_time()
-        bar = tqdm(total=self.config.steps, initial=len(self.curve), desc=title, unit="step", disable=None)
-        with bar, _interrupts_between_steps() as interrupted:
-            while not self.finished:
+        quiet = None if title else True
+        with tqdm(total=self.config.steps, initial=len(self.curve), desc=title, unit="step", disable=quiet) as bar:
+            while self.progress < 1:
                 self.curve.append(self.step(len(self.curve)))
-                now = time.monotonic()
-                cpu_now = time.process_time()
-                self.seconds, self.cpu_seconds = self.seconds + now - tick, self.cpu_seconds + cpu_now - cpu
-                tick, cpu = now, cpu_now
-                bar.set_postfix_str(f"LL {self.offset - self.curve[-1]:.4f}", refresh=False)
+                bar.set_postfix_str(f"loss {self.curve[-1]:.4f}", refresh=False)
                 bar.update()
-                if interrupted() or self.finished or now - saved > SAVE_EVERY:
+                (wall, before), (cpu, cpu_before) = (time.monotonic(), wall), (time.process_time(), cpu)
+                self.seconds, self.cpu_seconds = self.seconds + wall - before, self.cpu_seconds + cpu - cpu_before
+                if self.progress >= 1 or wall - saved > SAVE_EVERY:
                     self.save()
-                    saved = time.monotonic()
-                if interrupted():
-                    raise KeyboardInterrupt
-        self.model.cpu()
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+                    saved = wall
+        self.model.cpu().eval()
+        return self
 
     def step(self, step: int) -> float:
         """One optimiser step; returns the loss before it: exact and expected, or of a batch."""
-        self._set_rate(step)
-        loss = self.loss(self._weights(step), step)
+        if self.config.decay == "plateau" and step and step % self.config.epoch == 0:
+            with torch.no_grad():
+                self.look_for_plateau(float(self.loss(self.data, step)))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.rate(self.progress) * self.factor * group["scale"]
+        loss = self.loss(self.batch(step), step)
         self.optimizer.zero_grad()
         loss.backward()
+        if self.config.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
         return float(loss.detach())
 
-    def expected_nll(self) -> float:
-        """The expected loss now."""
-        with torch.no_grad():
-            return float(self.loss(self.pairs.weight.float(), len(self.curve)))
-
-    def _weights(self, step: int) -> Float[Tensor, "pairs"]:
-        weight = self.pairs.weight
+    def batch(self, step: int) -> Pairs:
+        """What a step trains on, a function of seed and step: there is nothing random to save."""
         if self.config.batches == "expected":
-            return weight.float()
-        # a batch is a pure function of seed and step: nothing random to save
-        random = np.random.default_rng([self.config.seed, step])
-        drawn = random.multinomial(self.config.batch_size, weight.numpy())
-        return torch.from_numpy(drawn).float() / self.config.batch_size
+            return self.data
+        return self.data.batch(self.config.batch_size, np.random.default_rng([self.config.seed, step]))
 
-    def _set_rate(self, step: int) -> None:
-        if self.config.decay == "exponential":
-            self.lr = self.config.lr * warm_up_and_decay(step / self.config.steps)
-        elif self.config.decay == "cosine":
-            share = min(1.0, step / self.config.steps)
-            self.lr = self.config.lr * min(1.0, (step + 1) / 1000) * (1 + math.cos(math.pi * share)) / 2
-        elif step and step % self.config.epoch == 0:
-            self._look_for_plateau(self.expected_nll())
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr * group["scale"]
+    def loss(self, pairs: Pairs, step: int) -> Float[Tensor, ""]:
+        """The mean loss of pairs."""
+        width = TrainConfig().label_width(self.progress) if self.config.smear else 0.0
+        if isinstance(self.model, AQuaMaM) and not width:
+            log_p = sentence_log_probs(self.model, pairs)
+            return -(pairs.weight[pairs.real].to(log_p) * log_p).sum()
+        seed = int(np.random.SeedSequence([self.config.seed, step]).generate_state(1)[0])
+        generator = torch.Generator(self.device).manual_seed(seed)
+        weights = (pairs.weight * pairs.categories).float().to(self.device)  # the loss is a mean over categories
+        images, q = torch.arange(pairs.categories), pairs.q.to(self.device)
+        return self.model.loss(images, q, weights=weights, smoothing=width, generator=generator)
 
-    def _look_for_plateau(self, nll: float) -> None:
-        if nll < self.best:
-            self.best, self.bad_epochs, self.idle_halvings = nll, 0, 0
+    def look_for_plateau(self, loss: float) -> None:
+        """Halve the rate after five epochs in which the expected loss did not improve."""
+        if loss < self.best:
+            self.best, self.bad_epochs, self.idle_halvings = loss, 0, 0
             return
         self.bad_epochs += 1
         if self.bad_epochs == PATIENCE:
-            self.lr, self.bad_epochs, self.idle_halvings = self.lr / 2, 0, self.idle_halvings + 1
+            self.factor, self.bad_epochs, self.idle_halvings = self.factor / 2, 0, self.idle_halvings + 1
 
     def save(self) -> None:
         """Write the state atomically, if there is a place for it."""
-        if self.state is None:
-            return
-        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        for name, parameter in self.model.named_parameters():
-            tensors.update({f"{key}.{name}": value for key, value in self.optimizer.state[parameter].items()})
-        tensors["curve"] = torch.tensor(self.curve, dtype=torch.float64)
-        numbers = {
-            key: getattr(self, key) for key in ("seconds", "cpu_seconds", "lr", "best", "bad_epochs", "idle_halvings")
-        }
-        save_tensors(self.state, tensors, {**self._identity, "numbers": numbers})
+        if self.state is not None:
+            blob, values = io.BytesIO(), {key: getattr(self, key) for key in self.kept}
+            torch.save([self._identity(), values, self.model.state_dict(), self.optimizer.state_dict()], blob)
+            write_bytes(self.state, blob.getbuffer())
 
     def resume(self) -> None:
         """Continue from the saved state, if there is one; it must be of this very fit."""
         if self.state is None or not self.state.exists():
             return
-        tensors, description = load_tensors(self.state)
-        if any(description.get(key) != value for key, value in json.loads(json.dumps(self._identity)).items()):
+        identity, values, weights, moments = torch.load(self.state, map_location=self.device, weights_only=True)
+        if identity != self._identity():
             raise InputError(
                 f"{self.state} is of a run with other settings; choose another --out, or delete it to start afresh."
             )
-        self.model.load_state_dict(
-            {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-        )
-        for name, parameter in self.model.named_parameters():
-            self.optimizer.state[parameter] = {
-                k: tensors[f"{k}.{name}"].to(self.device) for k in ("step", "exp_avg", "exp_avg_sq")
-            }
-        self.curve = tensors["curve"].tolist()
-        for key, value in description["numbers"].items():
-            setattr(self, key, value)
+        self.model.load_state_dict(weights)
+        self.optimizer.load_state_dict(moments)
+        vars(self).update(values)
 
+    def _identity(self) -> dict[str, Any]:
+        return {"fit": asdict(self.config), "model": self.model.config.to_dict()}  # type: ignore[union-attr,operator]
 
-class Fit(_Fit):
-    """AQuaMaM; `curve` holds the NLL of a sentence before each step, exact and expected, or of the batch's sentences."""
-
-    model: AQuaMaM
-
-    def __init__(
-        self,
-        model: AQuaMaM,
-        sentences: Sentences,
-        config: FitConfig,
-        state: Path | None = None,
-        device: str | None = None,
-    ):
-        super().__init__(model, sentences.pairs, config, state, device)
-        self.sentences = sentences
-        self.offset = float(sentences.mean(sentences.log_factor))
-
-    def loss(self, weight: Float[Tensor, "pairs"], step: int) -> Float[Tensor, ""]:
-        some = weight.nonzero().squeeze(1)  # a batch of 128 leaves out a third of the pairs
-        return -(weight[some].to(self.device) * self.sentences.log_probs(self.model, some)).sum()
-
-
-class BaselineFit(_Fit):
-    """Any other system by its own loss; `curve` holds that loss, minus a log-likelihood where the system has one to train on."""
-
-    model: Baseline
-
-    def __init__(
-        self,
-        model: Baseline,
-        pairs: Pairs,
-        config: FitConfig,
-        state: Path | None = None,
-        device: str | None = None,
-    ):
-        super().__init__(model, pairs, config, state, device)
-        self.q, self._row = pairs.side_by_side()
-
-    def loss(self, weight: Float[Tensor, "pairs"], step: int) -> Float[Tensor, ""]:
-        weights = torch.zeros(self.q.shape[:2])
-        weights[self._row, self.pairs.category] = weight * self.pairs.categories  # the loss is a mean over categories
-        # noise is a function of seed and step, so that a resumed fit equals an uninterrupted one
-        seed = int(np.random.SeedSequence([self.config.seed, step]).generate_state(1)[0])
-        generator = torch.Generator(self.device).manual_seed(seed)
-        q, weights = self.q.to(self.device), weights.to(self.device)
-        return self.model.loss(torch.arange(self.pairs.categories), q, weights=weights, generator=generator)
-
-
-def warm_up_and_decay(share: float) -> float:
-    """Learning rate at a share of the steps: up in a line over the first tenth, then down to a hundredth, exponentially."""
-    if share < 0.1:
-        return 0.04 + 0.96 * share / 0.1
-    return 0.01 ** ((share - 0.1) / 0.9)
-
-
-@contextmanager
-def _interrupts_between_steps() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C waits for the end of a step, so that what is saved is whole; a second Ctrl-C does not wait."""
-    pressed = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed.is_set
-        return
-
-    def handler(number: int, frame: object) -> None:
-        if pressed.is_set():
-            raise KeyboardInterrupt
-        pressed.set()
-
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        yield pressed.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)
+    def costs(self) -> dict[str, Any]:
+        """What the fit took, for a result."""
+        return {
+            **{"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "steps": len(self.curve)},
+            **{"fit": asdict(self.config), "seed": self.config.seed, "threads": torch.get_num_threads()},
+            "parameters": self.model.parameter_count,
+        }
