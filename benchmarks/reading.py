@@ -17,7 +17,7 @@ import torch
 
 from aquamam.data import RenderedDataset, StoredDataset, Stream, augmentation
 from aquamam.data.disk.layout import Manifest, shard_size_for
-from aquamam.data.recipe import Recipe
+from aquamam.data.disk.writing import RenderSpec
 from aquamam.data.disk.writing import write_dataset
 from aquamam.network.model import AQuaMaM
 from aquamam.training.presets import model_config
@@ -38,7 +38,7 @@ def write(root: Path, count: int, size: int, encoding: str) -> Path:
         shard_size=shard_size_for(splits, encoding, settings.shape),
         encoding=encoding,
     )
-    write_dataset(root, Recipe(names=("die",), meshes=(die.mesh,), settings=settings), manifest)
+    write_dataset(root, RenderSpec(names=("die",), meshes=(die.mesh,), settings=settings), manifest)
     return root
 
 

@@ -9,9 +9,9 @@ from test_model import TINY
 import aquamam
 from aquamam.checkpoints.checkpoint import load_tensors, save_tensors
 from aquamam.data.base import RotationDataset
+from aquamam.data.labels import carried_over
 from aquamam.errors import InputError
 from aquamam.network.model import AQuaMaM, ModelConfig
-from aquamam.fit.part import still_known
 from aquamam.rendering.solids import solid
 
 
@@ -155,9 +155,9 @@ def test_what_is_known_of_an_object_stays_with_that_object():
             return {"objects": list(self.objects)} if self.objects else {}
 
     mesh = solid("die").mesh.hash
-    assert still_known(die, Pictures(["die"], [{"name": "die", "mesh": mesh}])) == {"view_classes": die.info["view_classes"]}
-    assert still_known(die, Pictures(["die"], [{"name": "die", "mesh": "another"}])) == {}
-    assert still_known(die, Pictures(["die"])) == {}
-    assert still_known(die, Pictures(["die", "cube"])) == {}
+    assert carried_over(die, Pictures(["die"], [{"name": "die", "mesh": mesh}])) == {"view_classes": die.info["view_classes"]}
+    assert carried_over(die, Pictures(["die"], [{"name": "die", "mesh": "another"}])) == {}
+    assert carried_over(die, Pictures(["die"])) == {}
+    assert carried_over(die, Pictures(["die", "cube"])) == {}
     die.info["classes"] = ["bracket"]
-    assert still_known(die, Pictures(["bracket"])) == {"view_classes": die.info["view_classes"]}
+    assert carried_over(die, Pictures(["bracket"])) == {"view_classes": die.info["view_classes"]}

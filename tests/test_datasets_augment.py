@@ -12,11 +12,11 @@ from scipy.stats import kstest
 
 from aquamam.data.augment import AUGMENTATIONS, AugmentSettings, augment, augmentation, turn
 from aquamam.data.base import Batch
-from aquamam.data.renders import RenderedDataset
-from aquamam.data.varied import Variation, VariedDataset
+from aquamam.data.pixels import AMOUNTS, augment_pixels
+from aquamam.data.renders import RenderedDataset, Variation, VariedDataset
 from aquamam.errors import InputError
-from aquamam.rendering.render import RenderSettings, render
 from aquamam.geometry.rotations import geodesic_angle, multiply, rotvec_to_quat
+from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 
 WHITE = (255, 255, 255)
@@ -63,17 +63,13 @@ def test_a_turned_picture_is_the_picture_of_the_turned_rotation(dice):
 
 
 def test_a_quarter_turn_is_exact_and_anticlockwise(dice):
-    from aquamam.data.pixels import augment_pixels
-
-    n = len(dice)
-    neutral = {
-        "keys": np.zeros(n, np.uint64), "scales": np.ones(n), "shifts": np.zeros((n, 2)), "brightness": np.zeros(n),
-        "contrasts": np.ones(n), "gains": np.ones((n, 3)), "blurs": np.zeros(n), "noises": np.zeros(n),
-        "replaced": np.zeros(n, bool), "occluders": np.zeros(n, np.int64), "occluder_size": 0.1, "background": WHITE,
-    }  # fmt: skip
+    neutral = np.zeros(len(dice), AMOUNTS)
+    neutral["scale"] = neutral["contrast"] = 1
+    neutral["gain"] = 1
     images = dice.images.numpy()
     for quarters in range(4):
-        out = augment_pixels(images, turns=np.full(n, quarters * math.pi / 2), **neutral)
+        neutral["turn"] = quarters * math.pi / 2
+        out = augment_pixels(images, neutral, background=WHITE)
         assert np.array_equal(out, np.rot90(images, quarters, axes=(2, 3)))
 
 
@@ -129,7 +125,7 @@ def test_a_share_is_changed_as_if_alone_and_the_rest_not_at_all(dice):
 
 def test_random_backgrounds_replace_the_ground_and_not_the_object():
     settings = RenderSettings(size=48, supersample=1)
-    q = RenderedDataset(solid("die"), settings).recipe.rotations("train", np.arange(6))
+    q = RenderedDataset(solid("die"), settings).spec.rotations("train", np.arange(6))
     pixels = render(solid("die").mesh, q, settings, alpha=True)
     covered = pixels[..., 3] == 255
     inner = binary_erosion(covered, np.ones((1, 3, 3)))  # at the edge, colours of the object may run into each other
@@ -147,7 +143,7 @@ def test_random_backgrounds_replace_the_ground_and_not_the_object():
 def test_smooth_edges_keep_no_halo_of_the_old_ground():
     """Random grounds behind a grey die on white never give a pixel brighter than both die and ground."""
     settings = RenderSettings(size=48, supersample=4, background=(255, 255, 255))
-    q = RenderedDataset(solid("cube"), settings).recipe.rotations("train", np.arange(8))
+    q = RenderedDataset(solid("cube"), settings).spec.rotations("train", np.arange(8))
     pixels = render(solid("cube").mesh, q, settings, alpha=True)
     before = batch_of(pixels[..., :3].transpose(0, 3, 1, 2))
     out = augment(before, AugmentSettings(background=1.0), seed=3, positions=np.arange(8), background=WHITE)

@@ -21,9 +21,8 @@ from aquamam.data.base import UnreadableExample
 from aquamam.data.disk import layout, writing
 from aquamam.data.disk.layout import Manifest, shard_size_for
 from aquamam.data.disk.store import StoredDataset
-from aquamam.data.disk.writing import write_dataset
+from aquamam.data.disk.writing import RenderSpec, write_dataset
 from aquamam.data.random import haar, uniforms
-from aquamam.data.recipe import Recipe
 from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.rendering.render import RenderSettings
@@ -32,10 +31,12 @@ from aquamam.rendering.solids import solid
 SETTINGS = RenderSettings(size=12, supersample=1)
 
 
-def ingredients(encoding: str = "raw", seed: int = 3, shard_size: int = 7, **splits: int) -> tuple[Recipe, Manifest]:
+def ingredients(
+    encoding: str = "raw", seed: int = 3, shard_size: int = 7, **splits: int
+) -> tuple[RenderSpec, Manifest]:
     splits = splits or {"train": 30, "test": 5}
     die = solid("die")
-    recipe = Recipe(names=("die",), meshes=(die.mesh,), settings=SETTINGS, seed=seed)
+    spec = RenderSpec(names=("die",), meshes=(die.mesh,), settings=SETTINGS, seed=seed)
     manifest = Manifest(
         objects=[{"name": "die", "mesh": die.mesh.hash, "symmetry": die.symmetry.to_dict()}],
         settings=SETTINGS.to_dict(),
@@ -44,7 +45,7 @@ def ingredients(encoding: str = "raw", seed: int = 3, shard_size: int = 7, **spl
         shard_size=shard_size,
         encoding=encoding,
     )
-    return recipe, manifest
+    return spec, manifest
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -118,10 +119,10 @@ def test_tar_shards_are_what_webdataset_reads(tmp_path):
 
 def test_several_objects_take_turns(tmp_path):
     meshes = (solid("die").mesh, solid("cube").mesh)
-    recipe = Recipe(names=("die", "cube"), meshes=meshes, settings=SETTINGS)
-    images = recipe.images("train", np.arange(4), recipe.rotations("train", np.arange(4)))
-    for k, name in enumerate(recipe.names):
-        alone = Recipe(names=(name,), meshes=(meshes[k],), settings=SETTINGS)
+    spec = RenderSpec(names=("die", "cube"), meshes=meshes, settings=SETTINGS)
+    images = spec.images("train", np.arange(4), spec.rotations("train", np.arange(4)))
+    for k, name in enumerate(spec.names):
+        alone = RenderSpec(names=(name,), meshes=(meshes[k],), settings=SETTINGS)
         numbers = np.array([k, k + 2])
         assert np.array_equal(images[k::2], alone.images("train", numbers, alone.rotations("train", numbers)))
 
@@ -138,7 +139,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from aquamam.data.disk.layout import Manifest
-from aquamam.data.recipe import Recipe
+from aquamam.data.disk.writing import RenderSpec
 from aquamam.data.disk.writing import write_dataset
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
@@ -147,7 +148,7 @@ if __name__ == "__main__":
     settings, mesh = RenderSettings(size=16), solid("die").mesh
     write_dataset(
         Path(sys.argv[1]),
-        Recipe(names=("die",), meshes=(mesh,), settings=settings),
+        RenderSpec(names=("die",), meshes=(mesh,), settings=settings),
         Manifest(
             objects=[{"name": "die", "mesh": mesh.hash, "symmetry": None}], settings=settings.to_dict(), seed=0,
             splits={"train": 3000, "test": 40}, shard_size=50, encoding="raw",
@@ -199,11 +200,11 @@ def test_a_full_disk_is_told_in_one_sentence_and_leaves_whole_shards(tmp_path, m
 
 
 def test_failure_in_a_worker_reaches_the_caller(tmp_path):
-    recipe, manifest = ingredients()
+    spec, manifest = ingredients()
     (tmp_path / "train").write_text("a file where the folder should be")
     files.write_bytes(tmp_path / layout.MANIFEST, manifest.to_bytes())
     with pytest.raises(FileExistsError):
-        write_dataset(tmp_path, recipe, manifest, workers=2)
+        write_dataset(tmp_path, spec, manifest, workers=2)
 
 
 def test_another_data_sets_folder_is_refused_untouched(tmp_path, stored, encoding):

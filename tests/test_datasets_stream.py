@@ -8,7 +8,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 from aquamam.data.augment import augmentation
-from aquamam.data.base import RotationDataset, UnreadableExample, decode_image, fit, pad_rotations
+from aquamam.data.base import RotationDataset, UnreadableExample, decode_image, fit_pixels, pad_rotations
 from aquamam.data.renders import RenderedDataset
 from aquamam.data.stream import Stream, one_pass, prefetch
 from aquamam.errors import InputError
@@ -151,7 +151,7 @@ def test_resizing_keeps_the_aspect_ratio():
 
     tall = Image.new("RGB", (16, 40), "black")
     tall.paste("white", (4, 4, 12, 36))  # twice as wide as it would be if it were stretched
-    pixels = np.asarray(fit(tall, 20))
+    pixels = fit_pixels(np.asarray(tall), 20)
     assert pixels.shape == (20, 20, 3)
     lit = np.flatnonzero(pixels[10, :, 0] > 128)
     assert len(lit) == 4

@@ -18,7 +18,7 @@ from aquamam.pages import fit as fitpage
 from aquamam.fit import pipeline as fitting
 from aquamam.cli.main import main
 from aquamam.data.renders import RenderedDataset
-from aquamam.data.varied import CAMERA, PLAIN, VariedDataset
+from aquamam.data.renders import CAMERA, PLAIN, VariedDataset
 from aquamam.shape.symmetries import Symmetries
 from aquamam.errors import InputError
 from aquamam.shape.group_fit import NONE, SPHERE
@@ -309,7 +309,7 @@ def test_varied_renders_are_functions_of_their_number_and_plain_ones_are_those_o
     )
     assert torch.equal(plain.batch(range(9)).rotations, batch.rotations)
     assert not torch.equal(plain.batch(range(9)).images, batch.images)
-    with pytest.raises(InputError, match="turns no images"):
+    with pytest.raises(InputError, match="rotates no images"):
         replace(CAMERA, turn_deg=10.0)
 
 

@@ -8,7 +8,7 @@ from scipy.spatial.transform import Rotation
 from aquamam.cli.train import open_data
 from aquamam.data import RenderedDataset
 from aquamam.data.random import haar
-from aquamam.data.varied import ROBUST
+from aquamam.data.renders import ROBUST
 from aquamam.data.labels import draw_labels
 from aquamam.shape.lookalikes import Lookalikes
 from aquamam.rendering.meshes import Mesh

@@ -47,6 +47,11 @@ def test_start_up_does_not_import_torch(code):
     subprocess.run([sys.executable, "-c", check], check=True, capture_output=True)
 
 
+def test_training_does_not_import_the_mesh_analysis():
+    code = "import sys, aquamam.training.trainer; sys.exit(any(m.startswith('aquamam.shape') for m in sys.modules))"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
 def test_public_names_exist():
     for name in aquamam.__all__:
         assert getattr(aquamam, name) is not None

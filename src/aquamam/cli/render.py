@@ -14,7 +14,7 @@ from aquamam.errors import InputError
 
 if TYPE_CHECKING:
     from aquamam.data.disk.layout import Manifest
-    from aquamam.data.recipe import Recipe
+    from aquamam.data.disk.writing import RenderSpec
     from aquamam.geometry.symmetry import SymmetryGroup
     from aquamam.rendering.meshes import Mesh
 
@@ -73,10 +73,10 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("render needs somewhere to write, got neither --out DIR nor --preview PNG.")
     from aquamam.data.disk.writing import write_dataset
 
-    recipe, manifest = plan(args)
+    spec, manifest = plan(args)
     rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN.items())
     if args.preview is not None and rank == 0:
-        preview(recipe, next(iter(manifest.splits)), args.preview)
+        preview(spec, next(iter(manifest.splits)), args.preview)
     if args.out is None:
         return 0
 
@@ -90,10 +90,10 @@ def run(args: argparse.Namespace) -> int:
         work = sum(manifest.splits.values()) / part[1] * args.size**2 / (64**2 * 3000)  # in units of 2 s, about
         workers = max(1, min(_cores() // local, round(work)))  # a process takes a second or two to start
     if rank == 0:
-        warn_of_disk(recipe, manifest, args.out)
+        warn_of_disk(spec, manifest, args.out)
     started = time.monotonic()
     often = 0.1 if sys.stderr.isatty() else 10.0
-    with tqdm(unit="img", desc=f"render {'+'.join(recipe.names)}", disable=rank != 0, mininterval=often) as bar:
+    with tqdm(unit="img", desc=f"render {'+'.join(spec.names)}", disable=rank != 0, mininterval=often) as bar:
 
         def progress(total: int, done: int):
             bar.reset(total)
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
             return bar.update
 
         try:
-            written = write_dataset(args.out, recipe, manifest, workers=workers, part=part, progress=progress)
+            written = write_dataset(args.out, spec, manifest, workers=workers, part=part, progress=progress)
         except KeyboardInterrupt:
             bar.close()
             print("aquamam: stopped; run the same command again to go on.", file=sys.stderr)
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     seconds = time.monotonic() - started
     share = "" if part[1] == 1 else f" (share {part[0] + 1} of {part[1]})"
     print(
-        f"{args.out}{share}: {written.images:,} images of {', '.join(recipe.names)} at {args.size} px, "
+        f"{args.out}{share}: {written.images:,} images of {', '.join(spec.names)} at {args.size} px, "
         f"{written.rendered:,} rendered now in {seconds:.0f} s ({written.rendered / max(seconds, 1e-9):.0f}/s)"
     )
     return 0
@@ -118,10 +118,10 @@ def run(args: argparse.Namespace) -> int:
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
 
 
-def plan(args: argparse.Namespace) -> tuple["Recipe", "Manifest"]:
-    """The recipe and the manifest that the arguments ask for."""
+def plan(args: argparse.Namespace) -> tuple["RenderSpec", "Manifest"]:
+    """The spec and the manifest that the arguments ask for."""
     from aquamam.data.disk.layout import RAW_UP_TO, Manifest, shard_size_for
-    from aquamam.data.recipe import Recipe
+    from aquamam.data.disk.writing import RenderSpec
     from aquamam.rendering.render import RenderSettings
 
     things = [_object(thing, args) for thing in args.objects]
@@ -132,7 +132,7 @@ def plan(args: argparse.Namespace) -> tuple["Recipe", "Manifest"]:
     settings = RenderSettings(size=args.size, **options)
     splits = parse_split(args.split) if args.count is None else split_count(args.count)
     encoding = ("raw" if args.size <= RAW_UP_TO else "png") if args.format == "auto" else args.format
-    recipe = Recipe(
+    spec = RenderSpec(
         names=tuple(about["name"] for about, _ in things),
         meshes=tuple(mesh for _, mesh in things),
         settings=settings,
@@ -146,7 +146,7 @@ def plan(args: argparse.Namespace) -> tuple["Recipe", "Manifest"]:
         shard_size=shard_size_for(splits, encoding, settings.shape),
         encoding=encoding,
     )
-    return recipe, manifest
+    return spec, manifest
 
 
 def _object(thing: str, args: argparse.Namespace) -> tuple[dict[str, Any], "Mesh"]:
@@ -247,16 +247,16 @@ def parse_background(text: str) -> tuple[int, int, int] | str:
         raise InputError(f"--background must be R,G,B, a colour's name or random, got {text!r}.") from None
 
 
-def preview(recipe: "Recipe", split: str, path: Path, count: int = 32) -> None:
+def preview(spec: "RenderSpec", split: str, path: Path, count: int = 32) -> None:
     """A contact sheet of the first examples."""
     import numpy as np
 
     from aquamam.rendering.render import contact_sheet
 
     numbers = np.arange(count)
-    rotations = recipe.rotations(split, numbers)
+    rotations = spec.rotations(split, numbers)
     labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
-    sheet = contact_sheet(recipe.images(split, numbers, rotations), 8, labels)
+    sheet = contact_sheet(spec.images(split, numbers, rotations), 8, labels)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sheet.save(path)
@@ -264,7 +264,7 @@ def preview(recipe: "Recipe", split: str, path: Path, count: int = 32) -> None:
         raise InputError(f"--preview must end in .png or another picture's ending, got {path.name}.") from None
 
 
-def warn_of_disk(recipe: "Recipe", manifest: "Manifest", out: Path) -> None:
+def warn_of_disk(spec: "RenderSpec", manifest: "Manifest", out: Path) -> None:
     """Say beforehand what will not fit; rendering may start all the same and go on when there is room."""
     import shutil
 
@@ -274,7 +274,7 @@ def warn_of_disk(recipe: "Recipe", manifest: "Manifest", out: Path) -> None:
 
     numbers = np.arange(8)
     split = next(iter(manifest.splits))
-    images = recipe.images(split, numbers, recipe.rotations(split, numbers))
+    images = spec.images(split, numbers, spec.rotations(split, numbers))
     need = bytes_per_image(manifest.encoding, images) * sum(manifest.splits.values())
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     have = shutil.disk_usage(there).free + sum(f.stat().st_size for f in out.glob("*/*") if f.is_file())

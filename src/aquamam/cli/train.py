@@ -101,7 +101,7 @@ def apply(config: Any, values: dict[str, Any]) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     from aquamam.checkpoints.checkpoint import load
-    from aquamam.data.varied import VARIATIONS
+    from aquamam.data.renders import VARIATIONS
     from aquamam.errors import InputError
     from aquamam.training.distributed import process_group
     from aquamam.training.presets import preset
@@ -158,7 +158,7 @@ def open_data(source: str, size: int, config: Any, variation: Any = None) -> tup
     from pathlib import Path
 
     from aquamam.data import RenderedDataset, open_dataset
-    from aquamam.data.varied import PLAIN
+    from aquamam.data.renders import PLAIN
     from aquamam.errors import InputError
     from aquamam.rendering.render import RenderSettings
 
@@ -185,7 +185,7 @@ def open_data(source: str, size: int, config: Any, variation: Any = None) -> tup
 
 
 def _varied(objects: list[Any], settings: Any, variation: Any, seed: int, lookalikes: bool) -> Any:
-    from aquamam.data.varied import VariedDataset
+    from aquamam.data.renders import VariedDataset
     from aquamam.errors import InputError
     from aquamam.rendering.solids import Solid
 

@@ -10,7 +10,7 @@ _HOMES: dict[str, str] = {
     "UnreadableExample": "base",
     "StoredDataset": "disk.store",
     "RenderedDataset": "renders",
-    "VariedDataset": "varied",
+    "VariedDataset": "renders",
     "Stream": "stream",
     "one_pass": "stream",
     "AugmentSettings": "augment",

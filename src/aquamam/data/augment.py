@@ -6,7 +6,7 @@ is not a rotated one.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from aquamam.config import Config
 from aquamam.data.base import Batch
+from aquamam.data.pixels import AMOUNTS, augment_pixels
 from aquamam.data.random import uniforms, words
-from aquamam.data.pixels import augment_pixels
 from aquamam.errors import InputError
 
 
@@ -40,16 +40,11 @@ class AugmentSettings(Config):
     occluder_size: float = 0.25  # their largest half-axis, of the image's side
 
     def __post_init__(self) -> None:
-        for name, most in LIMITS.items():
-            value = getattr(self, name)
-            if not (math.isfinite(value) and 0 <= value <= most):
-                raise InputError(f"{name} of the augmentation must lie in 0 ... {most:g}, got {value}.")
+        for field, most in zip(fields(AugmentSettings), (1, 180, 0.5, 1, 1, 4, 4, 0.05, 1, 1, 16, 0.5), strict=True):
+            if not 0 <= getattr(self, field.name) <= most:  # nor NaN
+                value = getattr(self, field.name)
+                raise InputError(f"{field.name} of the augmentation must lie in 0 ... {most:g}, got {value}.")
 
-
-LIMITS = {
-    "share": 1, "turn_deg": 180, "shift": 0.5, "scale": 1, "brightness": 1, "contrast": 4, "colour": 4, "blur": 0.05,
-    "noise": 1, "background": 1, "occluders": 16, "occluder_size": 0.5,
-}  # fmt: skip
 
 AUGMENTATIONS: dict[str, AugmentSettings] = {
     "none": AugmentSettings(),
@@ -57,10 +52,18 @@ AUGMENTATIONS: dict[str, AugmentSettings] = {
         turn_deg=15.0, shift=0.03, scale=0.06, brightness=0.08, contrast=0.15, colour=0.08, blur=0.006, noise=0.02
     ),
     "strong": AugmentSettings(
-        turn_deg=180.0, shift=0.08, scale=0.2, brightness=0.2, contrast=0.5, colour=0.3, blur=0.015, noise=0.06,
-        background=0.7, occluders=3,
+        turn_deg=180.0,
+        shift=0.08,
+        scale=0.2,
+        brightness=0.2,
+        contrast=0.5,
+        colour=0.3,
+        blur=0.015,
+        noise=0.06,
+        background=0.7,
+        occluders=3,
     ),
-}  # fmt: skip
+}
 
 
 def augmentation(name: str) -> AugmentSettings:
@@ -85,29 +88,27 @@ def augment(
     """
     if settings == AUGMENTATIONS["none"] or len(batch) == 0:
         return batch
-    some = chosen(settings, seed=seed, positions=positions)
-    if not some.all():
-        return _augment_some(batch, settings, some, seed=seed, positions=positions, background=background)
-    u = 2 * uniforms(seed, "augment", positions, 16) - 1
-    turns = math.radians(settings.turn_deg) * u[:, 0]
-    images = augment_pixels(
-        batch.images.numpy(),
-        keys=words(seed, "augment pixels", positions, 1)[:, 0],
-        turns=turns,
-        scales=(1 + settings.scale) ** u[:, 1],
-        shifts=settings.shift * u[:, 2:4],
-        brightness=settings.brightness * u[:, 4],
-        contrasts=(1 + settings.contrast) ** u[:, 5],
-        gains=(1 + settings.colour) ** u[:, 6:9],
-        blurs=settings.blur * np.abs(u[:, 9]),
-        noises=settings.noise * np.abs(u[:, 10]),
-        replaced=(u[:, 11] + 1) / 2 < settings.background,
-        occluders=np.floor((u[:, 12] + 1) / 2 * (settings.occluders + 1)).astype(np.int64),
-        occluder_size=settings.occluder_size,
-        background=background,
+    rows = np.flatnonzero(chosen(settings, seed=seed, positions=positions))
+    u = 2 * uniforms(seed, "augment", positions[rows], 16) - 1
+    amounts = np.zeros(len(rows), AMOUNTS)
+    amounts["key"] = words(seed, "augment pixels", positions[rows], 1)[:, 0]
+    amounts["turn"] = math.radians(settings.turn_deg) * u[:, 0]
+    amounts["scale"] = (1 + settings.scale) ** u[:, 1]
+    amounts["shift"] = settings.shift * u[:, 2:4]
+    amounts["brightness"] = settings.brightness * u[:, 4]
+    amounts["contrast"] = (1 + settings.contrast) ** u[:, 5]
+    amounts["gain"] = (1 + settings.colour) ** u[:, 6:9]
+    amounts["blur"] = settings.blur * np.abs(u[:, 9])
+    amounts["noise"] = settings.noise * np.abs(u[:, 10])
+    amounts["replaced"] = (u[:, 11] + 1) / 2 < settings.background
+    amounts["occluders"] = np.floor((u[:, 12] + 1) / 2 * (settings.occluders + 1))
+    images, rotations = batch.images.clone(), batch.rotations.clone()
+    images[rows] = torch.from_numpy(
+        augment_pixels(batch.images[rows].numpy(), amounts, occluder_size=settings.occluder_size, background=background)
     )
-    turned = turn(batch.rotations.double(), torch.from_numpy(turns)).to(batch.rotations.dtype)
-    return replace(batch, images=torch.from_numpy(images), rotations=turned)
+    angles = torch.from_numpy(amounts["turn"].copy())
+    rotations[rows] = turn(batch.rotations[rows].double(), angles).to(rotations.dtype)
+    return replace(batch, images=images, rotations=rotations)
 
 
 def chosen(
@@ -115,24 +116,6 @@ def chosen(
 ) -> Bool[np.ndarray, " batch"]:
     """Which examples belong to the share that is changed."""
     return uniforms(seed, "augment share", positions, 1)[:, 0] < settings.share
-
-
-def _augment_some(
-    batch: Batch, settings: AugmentSettings, some: Bool[np.ndarray, " batch"], *,
-    seed: int, positions: Int64[np.ndarray, " batch"], background: tuple[int, int, int] | None,
-) -> Batch:  # fmt: skip
-    """Augment the chosen examples and leave the others alone."""
-    rows = np.flatnonzero(some)
-    if len(rows) == 0:
-        return batch
-    part = replace(
-        batch, images=batch.images[rows], rotations=batch.rotations[rows], counts=batch.counts[rows],
-        labels=tuple(batch.labels[k] for k in rows), indices=tuple(batch.indices[k] for k in rows),
-    )  # fmt: skip
-    part = augment(part, replace(settings, share=1.0), seed=seed, positions=positions[rows], background=background)
-    images, rotations = batch.images.clone(), batch.rotations.clone()
-    images[rows], rotations[rows] = part.images, part.rotations
-    return replace(batch, images=images, rotations=rotations)
 
 
 def turn(q: Float64[Tensor, "batch equivalents 4"], angles: Float64[Tensor, " batch"]) -> Float64[Tensor, "..."]:

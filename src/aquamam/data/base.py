@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from aquamam.errors import InputError
-from aquamam.network.images import fit_to, to_rgb
 from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.network.images import fit_to, to_rgb
 
 
 class UnreadableExample(InputError):
@@ -126,15 +126,23 @@ class RotationDataset:
             seen = " and ".join(f"{h}x{w}" for h, w, _ in sorted(shapes)[:2])
             raise InputError(f"images of a batch must have one size, got {seen}; open the data set with a size.")
         pixels = np.stack(images) if images else np.empty((0, *(self.image_size or (0, 0)), 3), np.uint8)
-        rotations = [self.rotations(i) for i in kept]
+        return self._collate(kept, pixels, [self.rotations(i) for i in kept], lost)
+
+    def _collate(
+        self,
+        indices: list[int],
+        images: UInt8[np.ndarray, "n h w 3"],
+        rotations: Sequence[Float64[np.ndarray, "_ 4"]],
+        unreadable: Sequence[str] = (),
+    ) -> Batch:
         padded, counts = pad_rotations(rotations)
         return Batch(
-            images=torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))),
+            images=torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))),
             rotations=torch.from_numpy(padded),
             counts=torch.from_numpy(counts),
-            labels=tuple(self.label(i) for i in kept),
-            indices=tuple(kept),
-            unreadable=tuple(lost),
+            labels=tuple(map(self.label, indices)),
+            indices=tuple(indices),
+            unreadable=tuple(unreadable),
         )
 
     def _position(self, i: int) -> int:
@@ -164,13 +172,28 @@ def canonical(q: Float64[np.ndarray, "*batch 4"]) -> Float64[np.ndarray, "*batch
     return np.where(q[..., 3:] < 0, -q, q)
 
 
-def decode_image(source: bytes | Path, name: str, size: int | None = None) -> UInt8[np.ndarray, "h w 3"]:
-    """An image file's pixels as RGB, resized if asked; anything wrong with it is an UnreadableExample."""
+Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels, edges of pixels being whole numbers
+
+
+def decode_image(
+    source: bytes | Path, name: str, size: int | None = None, *, box: Box | None = None, margin: float = 1.0
+) -> UInt8[np.ndarray, "h w 3"]:
+    """An image file's pixels as RGB, cropped and resized if asked; anything wrong with it is an UnreadableExample.
+
+    The crop is a square about the box's centre, `margin` times its longer side, black outside the image. A square keeps
+    the aspect ratio: a stretched picture would show another rotation.
+    """
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
-            if size is not None:
+            if size is not None and box is None:
                 file.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction of its size
-            return np.asarray(fit(to_rgb(file), size))
+            image = to_rgb(file)
+            if box is not None:
+                left, top, right, bottom = box
+                side = max(1, round(margin * max(right - left, bottom - top)))
+                x, y = round((left + right - side) / 2), round((top + bottom - side) / 2)
+                image = image.crop((x, y, x + side, y + side))
+            return np.asarray(image if size is None else fit_to(image, (size, size)))
     except FileNotFoundError as error:
         raise UnreadableExample(f"image {name} is missing; restore it, or skip unreadable examples.") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -180,13 +203,8 @@ def decode_image(source: bytes | Path, name: str, size: int | None = None) -> UI
         ) from error
 
 
-def fit(image: Image.Image, size: int | None) -> Image.Image:
-    """Resize to size x size just as prediction does."""
-    return image if size is None else fit_to(image, (size, size))
-
-
 def fit_pixels(pixels: UInt8[np.ndarray, "h w 3"], size: int | None) -> UInt8[np.ndarray, "h2 w2 3"]:
-    """`fit` for an array."""
+    """Resize to size x size just as prediction does."""
     if size is None or pixels.shape[:2] == (size, size):
         return pixels
-    return np.asarray(fit(Image.fromarray(np.ascontiguousarray(pixels)), size))
+    return np.asarray(fit_to(Image.fromarray(np.ascontiguousarray(pixels)), (size, size)))

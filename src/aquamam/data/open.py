@@ -1,22 +1,23 @@
 """Open a data set of any known layout."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 from aquamam.data.base import RotationDataset
+from aquamam.data.disk.store import StoredDataset
 from aquamam.data.loaders.bop import BopDataset
 from aquamam.data.loaders.folder import FolderDataset
 from aquamam.data.loaders.modelnet import ModelNetDataset
 from aquamam.data.loaders.original import OriginalDataset
 from aquamam.data.loaders.pascal3d import PascalDataset
-from aquamam.data.disk.store import StoredDataset
 from aquamam.data.loaders.symsol import SymsolDataset
 from aquamam.errors import InputError
 
 # The plain folder comes last: other layouts have CSV files too.
 LOADERS: dict[str, Any] = {
-    loader.kind: loader
-    for loader in (
+    kind.kind: kind
+    for kind in (
         StoredDataset,
         OriginalDataset,
         SymsolDataset,
@@ -65,12 +66,8 @@ def open_dataset(
         if not there:
             raise InputError(f"{path} holds no split of the kind {loader.kind}; docs/data.md shows the layout.")
         split = next((name for name in there if name.startswith("train")), there[0])
-    try:
-        return loader(path, split, size=size, **options)
-    except TypeError as error:
-        if "unexpected keyword" not in str(error):
-            raise
-        option = str(error).split("'")[1]
+    if unknown := sorted(set(options) - set(inspect.signature(loader).parameters)):
         raise InputError(
-            f"a data set of the kind {loader.kind} has no option {option}; docs/data.md lists those of each kind."
-        ) from None
+            f"a data set of the kind {loader.kind} has no option {unknown[0]}; docs/data.md lists those of each kind."
+        )
+    return loader(path, split, size=size, **options)

@@ -1,79 +1,67 @@
 """The compiled part of augmentation: one pass of small loops over each image, all randomness from the image's key."""
 
 import math
-from typing import no_type_check
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64, UInt8, UInt64
+from jaxtyping import UInt8
 
-try:
-    import numba
-except ImportError:  # pragma: no cover - the same loops in plain Python, hundreds of times slower
-    numba = None  # type: ignore[assignment]
+from aquamam.rendering.raster import compiled
+from aquamam.rendering.render import mix64
 
-
-def _compiled(function):
-    if numba is None:
-        return function
-    try:
-        return numba.njit(function, cache=True, nogil=True, error_model="numpy", fastmath=False)
-    except RuntimeError:  # no writable place for compiled code
-        return numba.njit(function, nogil=True, error_model="numpy", fastmath=False)
+AMOUNTS = np.dtype(  # what one image is changed by
+    [
+        ("key", np.uint64),  # of its own random numbers
+        ("turn", np.float64),  # radians, anticlockwise as seen
+        ("scale", np.float64),
+        ("shift", np.float64, 2),  # x right, y up, in shorter sides of the image
+        ("brightness", np.float64),  # of full white
+        ("contrast", np.float64),
+        ("gain", np.float64, 3),  # of each channel
+        ("blur", np.float64),  # standard deviation, in shorter sides
+        ("noise", np.float64),  # standard deviation, of full white
+        ("replaced", np.bool_),  # whether the background is, if it is known
+        ("occluders", np.int64),
+    ]
+)
 
 
 def augment_pixels(
     images: UInt8[np.ndarray, "n 3 h w"],
+    amounts: np.ndarray,
     *,
-    keys: UInt64[np.ndarray, " n"],
-    turns: Float64[np.ndarray, " n"],
-    scales: Float64[np.ndarray, " n"],
-    shifts: Float64[np.ndarray, "n 2"],
-    brightness: Float64[np.ndarray, " n"],
-    contrasts: Float64[np.ndarray, " n"],
-    gains: Float64[np.ndarray, "n 3"],
-    blurs: Float64[np.ndarray, " n"],
-    noises: Float64[np.ndarray, " n"],
-    replaced: Bool[np.ndarray, " n"],
-    occluders: Int64[np.ndarray, " n"],
-    occluder_size: float,
-    background: tuple[int, int, int] | None,
+    occluder_size: float = 0.25,
+    background: tuple[int, int, int] | None = None,
 ) -> UInt8[np.ndarray, "n 3 h w"]:
-    """Warp, replace the background, cover, recolour, blur and add noise, in this order.
+    """Warp, replace the background, cover, recolour, blur and add noise, in this order; `amounts` has a row an image.
 
-    Turns are radians anticlockwise as seen; shifts (x right, y up), blurs and `occluder_size` are fractions of the
-    shorter side, brightness and noise of full white. The images given are not changed.
+    `occluder_size` is a fraction of the shorter side. The images given are not changed.
     """
-    images = np.ascontiguousarray(images)
-    out = np.empty_like(images)
-    known = background is not None
-    plain = np.array(background if known else (0, 0, 0), np.float32)
-    side = float(min(images.shape[2:]))
-    _augment_all(
-        images, keys, turns, scales, shifts * side, 255 * brightness, contrasts, gains, blurs * side, 255 * noises,
-        replaced & known, occluders, occluder_size * side, known, plain, out,
-    )  # fmt: skip
+    images, amounts = np.ascontiguousarray(images), amounts.copy()
+    out, side = np.empty_like(images), float(min(images.shape[2:]))
+    for name, unit in (("shift", side), ("blur", side), ("brightness", 255), ("noise", 255)):
+        amounts[name] *= unit
+    amounts["replaced"] &= background is not None
+    plain = np.array(background or (0, 0, 0), np.float32)
+    _augment_all(images, amounts, occluder_size * side, background is not None, plain, out)
     return out
 
 
-@_compiled
-@no_type_check
+_mix = compiled(mix64)
+
+
+@compiled
 def _next(state):
     """A 64-bit word of the image's own SplitMix64 generator."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
-    x = state[0]
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return _mix(state[0])
 
 
-@_compiled
-@no_type_check
+@compiled
 def _uniform(state):
     return (_next(state) >> np.uint64(11)) * 2.0**-53
 
 
-@_compiled
-@no_type_check
+@compiled
 def _find_object(image, plain, mask, stack):
     """1 where the object is: all that the plain background does not reach from the border.
 
@@ -90,30 +78,20 @@ def _find_object(image, plain, mask, stack):
     while top > 0:
         top -= 1
         row, column = divmod(stack[top], width)
-        if mask[row, column] == 0:
-            continue
         far = 0.0
         for c in range(3):
             far = max(far, abs(image[c, row, column] - plain[c]))
-        if far > 2:  # grey levels: a rendered background is exact, a JPEG's is not
+        if mask[row, column] == 0 or far > 2:  # grey levels: a rendered background is exact, a JPEG's is not
             continue
         mask[row, column] = 0
-        if row > 0 and mask[row - 1, column] == 1:
-            stack[top] = (row - 1) * width + column
-            top += 1
-        if row < height - 1 and mask[row + 1, column] == 1:
-            stack[top] = (row + 1) * width + column
-            top += 1
-        if column > 0 and mask[row, column - 1] == 1:
-            stack[top] = row * width + column - 1
-            top += 1
-        if column < width - 1 and mask[row, column + 1] == 1:
-            stack[top] = row * width + column + 1
-            top += 1
+        for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+            i, j = row + down, column + right
+            if 0 <= i < height and 0 <= j < width and mask[i, j] == 1:
+                stack[top] = i * width + j
+                top += 1
 
 
-@_compiled
-@no_type_check
+@compiled
 def _unmix(image, plain, mask, clean):
     """Take the plain background out of the object's smooth edge, so that it leaves no halo on another ground.
 
@@ -127,24 +105,16 @@ def _unmix(image, plain, mask, clean):
                 clean[c, row, column] = image[c, row, column]
             if mask[row, column] == 0:
                 continue
-            top, bottom, left, right = max(0, row - 1), min(height, row + 2), max(0, column - 1), min(width, column + 2)
-            edge = False
-            for i in range(top, bottom):
-                for j in range(left, right):
+            edge, far, inner_row, inner_column = False, 0.0, row, column
+            for i in range(max(0, row - 1), min(height, row + 2)):
+                for j in range(max(0, column - 1), min(width, column + 2)):
                     edge = edge or mask[i, j] == 0
-            if not edge:
-                continue
-            far, inner_row, inner_column = 0.0, row, column
-            for i in range(top, bottom):
-                for j in range(left, right):
-                    if mask[i, j] == 0:
-                        continue
                     distance = 0.0
                     for c in range(3):
                         distance += (image[c, i, j] - plain[c]) ** 2
-                    if distance > far:
+                    if mask[i, j] != 0 and distance > far:
                         far, inner_row, inner_column = distance, i, j
-            if far == 0:
+            if not edge or far == 0:
                 continue
             share = 0.0
             for c in range(3):
@@ -158,13 +128,10 @@ def _unmix(image, plain, mask, clean):
                 for c in range(3):
                     clean[c, row, column] = image[c, inner_row, inner_column]
                 mask[row, column] = -share  # negative for now: neighbours must still see the object here
-    for row in range(height):
-        for column in range(width):
-            mask[row, column] = abs(mask[row, column])
+    mask[:] = np.abs(mask)
 
 
-@_compiled
-@no_type_check
+@compiled
 def _warp(image, mask, masked, turn, scale, shift, known, plain, work, warped):
     """Bilinear samples at the place where each pixel's content comes from, p = Rz(-turn) (p' - shift) / scale."""
     _, height, width = image.shape
@@ -189,15 +156,13 @@ def _warp(image, mask, masked, turn, scale, shift, known, plain, work, warped):
             j1, i1 = min(j + 1, width - 1), min(i + 1, height - 1)
             a, b, d, e = (1 - fy) * (1 - fx), (1 - fy) * fx, fy * (1 - fx), fy * fx
             for c in range(3):
-                work[c, row, column] = (
-                    a * image[c, i, j] + b * image[c, i, j1] + d * image[c, i1, j] + e * image[c, i1, j1]
-                )
+                upper, lower = a * image[c, i, j] + b * image[c, i, j1], d * image[c, i1, j]
+                work[c, row, column] = upper + lower + e * image[c, i1, j1]
             if masked:
                 warped[row, column] = a * mask[i, j] + b * mask[i, j1] + d * mask[i1, j] + e * mask[i1, j1]
 
 
-@_compiled
-@no_type_check
+@compiled
 def _paint_background(state, work, warped):
     """A smooth random pattern behind the object: colours on a coarse grid of 2 to 8 cells a side."""
     _, height, width = work.shape
@@ -226,8 +191,7 @@ def _paint_background(state, work, warped):
                     work[c, row, column] = cover * work[c, row, column] + (1 - cover) * behind
 
 
-@_compiled
-@no_type_check
+@compiled
 def _cover(state, work, largest):
     """Lay one ellipse or rectangle of one colour over the image."""
     _, height, width = work.shape
@@ -243,13 +207,10 @@ def _cover(state, work, largest):
             x, y = column - middle_x, row - middle_y
             u, v = (cos * x + sin * y) / half_x, (cos * y - sin * x) / half_y
             if (u * u + v * v if round_ else max(abs(u), abs(v))) <= 1:
-                work[0, row, column] = red
-                work[1, row, column] = green
-                work[2, row, column] = blue
+                work[0, row, column], work[1, row, column], work[2, row, column] = red, green, blue
 
 
-@_compiled
-@no_type_check
+@compiled
 def _recolour(work, brightness, contrast, gain):
     """(x - mean) contrast gain + mean gain + brightness, for each channel."""
     for c in range(3):
@@ -261,8 +222,7 @@ def _recolour(work, brightness, contrast, gain):
                 work[c, row, column] = factor * work[c, row, column] + rest
 
 
-@_compiled
-@no_type_check
+@compiled
 def _blur(work, spare, sigma):
     """Gaussian blur, rows and then columns; the border repeats."""
     _, height, width = work.shape
@@ -287,8 +247,7 @@ def _blur(work, spare, sigma):
                     work[c, row, column] += weights[k] * spare[c, source, column]
 
 
-@_compiled
-@no_type_check
+@compiled
 def _finish(state, work, noise, out):
     """Add noise and round to bytes; four 16-bit pieces of a word add up to a nearly normal number."""
     amount = np.float32(noise * math.sqrt(3.0) / 65536)  # their standard deviation is 65536 / sqrt(3)
@@ -299,39 +258,33 @@ def _finish(state, work, noise, out):
                 value = work[c, row, column] + np.float32(0.5)
                 if noise > 0:
                     x = _next(state)
-                    pieces = (
-                        (x & low) + ((x >> np.uint64(16)) & low) + ((x >> np.uint64(32)) & low) + (x >> np.uint64(48))
-                    )
+                    lower, upper = (x & low) + ((x >> np.uint64(16)) & low), (x >> np.uint64(32)) & low
+                    pieces = lower + upper + (x >> np.uint64(48))
                     value += amount * (np.float32(pieces) - np.float32(131070))
                 out[c, row, column] = np.uint8(min(max(value, np.float32(0)), np.float32(255)))
 
 
-@_compiled
-@no_type_check
-def _augment_all(
-    images, keys, turns, scales, shifts, brightness, contrasts, gains, blurs, noises, replaced, occluders, largest,
-    known, plain, out,
-):  # fmt: skip
-    n, _, height, width = images.shape
-    work = np.empty((3, height, width), np.float32)
-    spare = np.empty((3, height, width), np.float32)
+@compiled
+def _augment_all(images, amounts, largest, known, plain, out):
+    _, _, height, width = images.shape
+    work, spare = np.empty((3, height, width), np.float32), np.empty((3, height, width), np.float32)
     clean = np.empty((3, height, width), np.uint8)
-    mask = np.empty((height, width), np.float32)
-    warped = np.empty((height, width), np.float32)
+    mask, warped = np.empty((height, width), np.float32), np.empty((height, width), np.float32)
     stack = np.empty(5 * height * width + 4 * (height + width), np.int64)
     state = np.empty(1, np.uint64)
-    for n_ in range(n):
-        state[0] = keys[n_]
-        if replaced[n_]:
-            _find_object(images[n_], plain, mask, stack)
-            _unmix(images[n_], plain, mask, clean)
-            _warp(clean, mask, True, turns[n_], scales[n_], shifts[n_], known, plain, work, warped)
+    for n in range(len(images)):
+        image, one = images[n], amounts[n]
+        state[0] = one.key
+        if one.replaced:
+            _find_object(image, plain, mask, stack)
+            _unmix(image, plain, mask, clean)
+            _warp(clean, mask, True, one.turn, one.scale, one.shift, known, plain, work, warped)
             _paint_background(state, work, warped)
         else:
-            _warp(images[n_], mask, False, turns[n_], scales[n_], shifts[n_], known, plain, work, warped)
-        for _ in range(occluders[n_]):
+            _warp(image, mask, False, one.turn, one.scale, one.shift, known, plain, work, warped)
+        for _ in range(one.occluders):
             _cover(state, work, largest)
-        _recolour(work, brightness[n_], contrasts[n_], gains[n_])
-        if blurs[n_] > 0.25:  # pixels; less cannot be seen
-            _blur(work, spare, blurs[n_])
-        _finish(state, work, noises[n_], out[n_])
+        _recolour(work, one.brightness, one.contrast, one.gain)
+        if one.blur > 0.25:  # pixels; less cannot be seen
+            _blur(work, spare, one.blur)
+        _finish(state, work, one.noise, out[n])

@@ -8,14 +8,9 @@ import hashlib
 import numpy as np
 from jaxtyping import Float64, Int64, UInt64
 
+from aquamam.rendering.render import mix64
+
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, the step of SplitMix64
-
-
-def _mix(x: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
-    """The finaliser of SplitMix64: a bijection of 64-bit words in which every input bit moves every output bit."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def words(
@@ -24,9 +19,9 @@ def words(
     """64-bit words number `first` to `first + count - 1` of each example in `indices`."""
     key = hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=8).digest()
     with np.errstate(over="ignore"):  # arithmetic is modulo 2**64
-        i = _mix(np.frombuffer(key, np.uint64) + indices.astype(np.uint64) * _GAMMA)
+        i = mix64(np.frombuffer(key, np.uint64) + indices.astype(np.uint64) * _GAMMA)
         k = np.arange(first + 1, first + count + 1, dtype=np.uint64) * _GAMMA
-        return _mix(i[:, None] + k)
+        return mix64(i[:, None] + k)
 
 
 def uniforms(

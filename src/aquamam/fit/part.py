@@ -4,15 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch import nn
 
-from aquamam.data.base import RotationDataset
-from aquamam.data.varied import VariedDataset
+from aquamam.data.renders import VariedDataset
 from aquamam.errors import InputError
 from aquamam.rendering.known import part_mesh
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh
 from aquamam.rendering.render import RenderSettings, render
-from aquamam.rendering.solids import NAMES, mesh_of, open_object
+from aquamam.rendering.solids import mesh_of, open_object
 from aquamam.shape.surface import directions, looking_from
 from aquamam.shape.symmetries import Symmetries
 
@@ -66,19 +64,3 @@ def plain_colour(mesh: Mesh) -> tuple[int, int, int]:
         return choices[0]
     gaps = [int(np.abs(own - np.array(colour)).max(-1).min()) for colour in choices]
     return choices[0] if gaps[0] > 12 else choices[int(np.argmax(gaps))]
-
-
-def still_known(start: nn.Module, data: RotationDataset) -> dict[str, Any]:
-    """What a model's description says of its object's symmetries and lookalikes, if it trains on with the same object.
-
-    The same classes and the same meshes; where the data tells no mesh, as photographs do, the name must be the user's own: not every
-    die is ours.
-    """
-    info: dict[str, Any] = getattr(start, "info", {})
-    before, now = (
-        [thing.get("mesh") for thing in told.get("objects", ())] for told in (info.get("data", {}), data.describe())
-    )
-    same = before == now if before and now else not set(data.classes) & set(NAMES)
-    if not same or list(info.get("classes", ())) != list(data.classes):
-        return {}
-    return {key: info[key] for key in ("symmetries", "view_classes") if key in info}

@@ -19,7 +19,7 @@ import torch
 from scipy.spatial import cKDTree
 
 from aquamam.checkpoints.checkpoint import load, save_model
-from aquamam.data.varied import CAMERA, PLAIN, VariedDataset
+from aquamam.data.renders import CAMERA, PLAIN, VariedDataset
 from aquamam.errors import InputError
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.evaluation.results import LEVELS, Evaluation

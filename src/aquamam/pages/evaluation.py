@@ -50,7 +50,7 @@ def pictures(dataset: RotationDataset, cases: tuple[Case, ...]) -> list[dict[str
 def mesh_of(dataset: RotationDataset, label: str) -> Mesh | None:
     """The object that a data set shows, if it was rendered here from a mesh that is still at hand."""
     if isinstance(dataset, RenderedDataset):
-        return dataset.recipe.meshes[dataset.recipe.names.index(label)]
+        return dataset.spec.meshes[dataset.spec.names.index(label)]
     for thing in dataset.describe().get("objects", ()):
         if isinstance(thing, dict) and thing.get("name") == label and label in solids.NAMES:
             mesh = solids.solid(label).mesh

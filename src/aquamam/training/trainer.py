@@ -26,10 +26,9 @@ from aquamam.data.augment import augmentation
 from aquamam.data.base import Batch, RotationDataset
 from aquamam.data.stream import Stream, one_pass
 from aquamam.errors import InputError
-from aquamam.data.labels import draw_labels
+from aquamam.data.labels import carried_over, draw_labels
 from aquamam.network.layers import BatchNorm
 from aquamam.training.optim import make_optimizers
-from aquamam.fit.part import still_known
 from aquamam.training.config import TrainConfig
 from aquamam.training.runfolder import RunFolder
 
@@ -94,7 +93,7 @@ class Trainer:
         self.quiet = quiet or self.rank > 0
         torch.manual_seed(config.seed)
         self.model = build(kind, model_config)
-        self.known = {} if start_from is None else still_known(start_from, train)
+        self.known = {} if start_from is None else carried_over(start_from, train)
         if start_from is not None:
             self.model.load_state_dict(start_from.state_dict())
         self.model.to(self.device)

@@ -12,10 +12,49 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64, Int64, UInt8
 
 from aquamam.data.disk.layout import Manifest, encode_png, is_whole, write_manifest, write_shard
-from aquamam.data.recipe import Recipe
+from aquamam.data.random import haar, words
 from aquamam.errors import InputError
+from aquamam.rendering.meshes import Mesh
+from aquamam.rendering.render import RenderSettings, render
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RenderSpec:
+    """What decides every byte of rendered examples: example i of a split shows meshes[i % len(meshes)] under a uniformly
+    random rotation. No torch here: the processes that render import only what they need."""
+
+    names: tuple[str, ...]  # the objects' names, which are the classes
+    meshes: tuple[Mesh, ...]
+    settings: RenderSettings
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.meshes or len(self.names) != len(self.meshes):
+            raise InputError(f"a data set needs one name for each mesh, got {len(self.names)} and {len(self.meshes)}.")
+        if len(set(self.names)) < len(self.names):
+            raise InputError(f"objects of a data set need different names, got {', '.join(self.names)}.")
+
+    def rotations(self, split: str, numbers: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 4"]:
+        """True rotations as canonical xyzw quaternions."""
+        return haar(self.seed, f"{split}/rotation", numbers)
+
+    def images(
+        self, split: str, numbers: Int64[np.ndarray, " n"], rotations: Float64[np.ndarray, "n 4"]
+    ) -> UInt8[np.ndarray, "n h w 3"]:
+        """Pictures of the examples; `rotations` are theirs."""
+        out = np.empty((len(numbers), *self.settings.shape, 3), np.uint8)
+        backgrounds = None
+        if self.settings.background == "random":
+            backgrounds = words(self.seed, f"{split}/background", numbers, 3).astype(np.uint8)
+        for k, mesh in enumerate(self.meshes):
+            shown = np.flatnonzero(numbers % len(self.meshes) == k)
+            own = None if backgrounds is None else backgrounds[shown]
+            out[shown] = render(mesh, rotations[shown], self.settings, backgrounds=own)
+        return out
+
 
 CHUNK = 64  # images between two reports of progress
 Report = Callable[[int], None]
@@ -33,7 +72,7 @@ class Written:
 
 def write_dataset(
     root: Path,
-    recipe: Recipe,
+    spec: RenderSpec,
     manifest: Manifest,
     *,
     workers: int = 1,
@@ -56,9 +95,9 @@ def write_dataset(
     try:
         if workers == 1 or len(missing) <= 1:
             for task in missing:
-                render_shard(root, recipe, manifest, task, report)
+                render_shard(root, spec, manifest, task, report)
         else:
-            _render_with(min(workers, len(missing)), root, recipe, manifest, missing, report)
+            _render_with(min(workers, len(missing)), root, spec, manifest, missing, report)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             done = sum(size[task] for task in mine if is_whole(root, *task, manifest.encoding))
@@ -70,16 +109,16 @@ def write_dataset(
     return Written(images=total, rendered=left, shards=len(mine))
 
 
-def render_shard(root: Path, recipe: Recipe, manifest: Manifest, task: Task, report: Report) -> None:
-    """Render and write one shard: a pure function of the recipe, the split and the shard's number."""
+def render_shard(root: Path, spec: RenderSpec, manifest: Manifest, task: Task, report: Report) -> None:
+    """Render and write one shard: a pure function of the spec, the split and the shard's number."""
     split, shard = task
     numbers = np.asarray(manifest.shard_range(split, shard), np.int64)
-    rotations = recipe.rotations(split, numbers)
+    rotations = spec.rotations(split, numbers)
     raw = manifest.encoding == "raw"
     pixels = np.empty((len(numbers), 3, *manifest.image_shape) if raw else 0, np.uint8)
     files: list[bytes] = []
     for chunk in _chunks(len(numbers)):
-        images = recipe.images(split, numbers[chunk], rotations[chunk])
+        images = spec.images(split, numbers[chunk], rotations[chunk])
         if raw:
             pixels[chunk] = images.transpose(0, 3, 1, 2)
         else:
@@ -93,7 +132,7 @@ def _chunks(count: int) -> Iterator[slice]:
 
 
 def _render_with(
-    workers: int, root: Path, recipe: Recipe, manifest: Manifest, tasks: list[Task], report: Report
+    workers: int, root: Path, spec: RenderSpec, manifest: Manifest, tasks: list[Task], report: Report
 ) -> None:
     """Hand tasks to processes through pipes: when this process dies, the pipes break and theirs end too."""
     context = mp.get_context("spawn")
@@ -102,7 +141,7 @@ def _render_with(
     try:
         for _ in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, root, recipe, manifest), daemon=True)
+            process = context.Process(target=_work, args=(theirs, root, spec, manifest), daemon=True)
             process.start()
             theirs.close()
             pipes[ours] = process
@@ -138,12 +177,12 @@ def _render_with(
             process.join()
 
 
-def _work(pipe: Connection, root: Path, recipe: Recipe, manifest: Manifest) -> None:
+def _work(pipe: Connection, root: Path, spec: RenderSpec, manifest: Manifest) -> None:
     """A worker's life: render what the pipe names until it says None or breaks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     try:
         while (task := pipe.recv()) is not None:
-            render_shard(root, recipe, manifest, task, pipe.send)
+            render_shard(root, spec, manifest, task, pipe.send)
             pipe.send("done")
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(1)  # the parent is gone

@@ -2,23 +2,30 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float64, UInt8
+from jaxtyping import Float64
 
-from aquamam.data.base import RotationDataset
-from aquamam.data.loaders.crops import Box, square_crop
+from aquamam.data.base import Box
+from aquamam.data.loaders.listed import ListedDataset, choose
 from aquamam.errors import InputError
-from aquamam.geometry.rotations import as_rotation_matrix, inverse, matrix_to_quat, multiply, opencv_to_opengl, rotvec_to_quat
+from aquamam.geometry.rotations import (
+    as_rotation_matrix,
+    inverse,
+    matrix_to_quat,
+    multiply,
+    opencv_to_opengl,
+    rotvec_to_quat,
+)
 from aquamam.geometry.symmetry import SymmetryGroup
 
+IMAGES = (("rgb", ".png"), ("rgb", ".jpg"), ("gray", ".png"), ("gray", ".tif"), ("gray", ".jpg"))
 
-@dataclass(frozen=True, kw_only=True)
-class Instance:
+
+class Instance(NamedTuple):
     """One object in one image, as the files say it (OpenCV camera, millimetres)."""
 
     scene: str
@@ -30,10 +37,10 @@ class Instance:
     visible: float
 
 
-class BopDataset(RotationDataset):
+class BopDataset(ListedDataset):
     """`SPLIT/SCENE/` with scene_gt.json, scene_gt_info.json and rgb/, and `models/models_info.json`.
 
-    One example for each visible instance, cropped to a square. Rotations are turned from OpenCV's camera to ours.
+    One example for each visible instance, cropped to a square. Rotations are taken from OpenCV's camera to ours.
     With `allocentric`, they are those that the crop shows, as if the camera had looked straight at the object;
     `egocentric` takes them back.
     """
@@ -51,23 +58,22 @@ class BopDataset(RotationDataset):
         min_visible: float = 0.1,
         margin: float = 1.2,
     ):
-        self.root, self.split, self.size, self.margin, self.allocentric = Path(root), split, size, margin, allocentric
-        if split not in self.splits(self.root):
-            raise InputError(f"{root} has the splits {', '.join(self.splits(self.root))}, not {split!r}; choose one.")
+        super().__init__(root, split, size)
+        self.allocentric, self.margin = allocentric, margin
         scenes = sorted(path.parent for path in (self.root / split).glob("*/scene_gt.json"))
-        found = [instance for scene in scenes for instance in read_instances(scene) if instance.visible >= min_visible]
-        there = {instance.object for instance in found}
-        if unknown := sorted(set(objects or ()) - there):
-            raise InputError(
-                f"split {split} of {root} has the objects {sorted(there)}, not {unknown[0]}; choose among them."
-            )
-        self.instances = [instance for instance in found if objects is None or instance.object in objects]
-        self.classes = tuple(map(label_of, sorted({instance.object for instance in self.instances})))
-        R = np.array([instance.R for instance in self.instances], np.float64).reshape(-1, 3, 3)
+        found = [one for scene in scenes for one in read_instances(scene) if one.visible >= min_visible]
+        choose("objects", objects or (), sorted({one.object for one in found}), f"split {split} of {root}")
+        self.instances = [one for one in found if objects is None or one.object in objects]
+        self.names = [f"{split}/{one.scene}/{one.image:06d}:{one.object}" for one in self.instances]
+        self.labels = [label_of(one.object) for one in self.instances]
+        self.boxes = [one.box for one in self.instances]
+        self.classes = tuple(sorted(set(self.labels)))
+        R = np.array([one.R for one in self.instances], np.float64).reshape(-1, 3, 3)
         q = matrix_to_quat(as_rotation_matrix(torch.from_numpy(R), f"cam_R_m2c of {root}"))
-        t = torch.tensor([instance.t for instance in self.instances], dtype=torch.float64).reshape(-1, 3)
+        t = torch.tensor([one.t for one in self.instances], dtype=torch.float64).reshape(-1, 3)
         self._rays = opencv_to_opengl(multiply(ray_rotation(t), opencv_to_opengl(q.new_tensor([0, 0, 0, 1]))))
-        self._rotations = opencv_to_opengl(multiply(inverse(ray_rotation(t)), q) if allocentric else q).numpy()
+        seen = multiply(inverse(ray_rotation(t)), q) if allocentric else q
+        self.quaternions = opencv_to_opengl(seen).numpy()[:, None]
         self._infos = read_infos(self.root)
 
     @staticmethod
@@ -78,25 +84,10 @@ class BopDataset(RotationDataset):
     def splits(root: Path) -> tuple[str, ...]:
         return tuple(sorted({path.parents[1].name for path in root.glob("*/*/scene_gt.json")}))
 
-    def __len__(self) -> int:
-        return len(self.instances)
-
-    def label(self, i: int) -> str:
-        return label_of(self.instances[i].object)
-
-    def name(self, i: int) -> str:
-        instance = self.instances[i]
-        return f"{self.split}/{instance.scene}/{instance.image:06d}:{instance.object}"
-
-    def rotations(self, i: int) -> Float64[np.ndarray, "1 4"]:
-        return self._rotations[i : i + 1]
-
-    def image(self, i: int) -> UInt8[np.ndarray, "h w 3"]:
-        instance = self.instances[i]
-        scene = self.root / self.split / instance.scene
-        candidates = [scene / folder / f"{instance.image:06d}{end}" for folder, end in IMAGES]
-        path = next((p for p in candidates if p.exists()), candidates[0])
-        return square_crop(path, self.name(i), instance.box, self.margin, self.size)
+    def source(self, i: int) -> Path:
+        one = self.instances[i]
+        files = [self.root / self.split / one.scene / folder / f"{one.image:06d}{end}" for folder, end in IMAGES]
+        return next((file for file in files if file.exists()), files[0])
 
     def symmetry(self, label: str) -> SymmetryGroup | None:
         return SymmetryGroup.from_bop(self._infos[label]) if label in self._infos else None
@@ -107,9 +98,6 @@ class BopDataset(RotationDataset):
 
     def describe(self) -> dict[str, Any]:
         return {"camera": "opencv, turned to opengl", "allocentric": self.allocentric, "crop_margin": self.margin}
-
-
-IMAGES = (("rgb", ".png"), ("rgb", ".jpg"), ("gray", ".png"), ("gray", ".tif"), ("gray", ".jpg"))
 
 
 def label_of(object_id: int) -> str:

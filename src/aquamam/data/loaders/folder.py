@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64, UInt8
+from jaxtyping import Float64
 from torch import Tensor
 
-from aquamam.data.base import RotationDataset, decode_image
-from aquamam.data.loaders.tables import Table, numbers, packed_numbers, read_table
+from aquamam.data.loaders.listed import ListedDataset, choose
+from aquamam.data.loaders.tables import Table, numbers, read_table
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import (
     as_rotation_matrix,
@@ -49,10 +49,7 @@ class RotationColumns:
 
     def quaternions(self, table: Table, path: Path) -> Float64[np.ndarray, "rows 4"]:
         """Canonical xyzw quaternions of all rows."""
-        if len(self.columns) == 1:
-            values = torch.from_numpy(packed_numbers(table, self.columns[0], self.count, path))
-        else:
-            values = torch.from_numpy(numbers(table, self.columns, path))
+        values = torch.from_numpy(numbers(table, self.columns, path, self.count))
         try:
             return self._convert(values, "").numpy()
         except InputError:
@@ -121,7 +118,7 @@ def find_rotation(table: Table, path: Path) -> RotationColumns:
     return found[0]
 
 
-class FolderDataset(RotationDataset):
+class FolderDataset(ListedDataset):
     """A folder with one CSV (or SPLIT.csv, or a column split) that names images beside it, or the CSV itself.
 
     Rows of the same image are its equivalent true rotations, the first the pictured one. Optional columns: class (or
@@ -145,31 +142,27 @@ class FolderDataset(RotationDataset):
         if camera not in ("opengl", "opencv"):
             raise InputError(f"camera must be opengl or opencv, got {camera!r}.")
         self.root, self.split, self.size, self.camera = Path(root), split, size, camera
-        self.path = path = self._table_of(Path(root), split)
+        path = self._table_of(self.root, split)
         self.folder = path.parent
         table = read_table(path)
-        if not table or not next(iter(table.values())):
+        if not next(iter(table.values())):
             raise InputError(f"{path} has no rows below its header; a data set needs at least one.")
         self.spec = parse_rotation(rotation, table, path) if rotation else find_rotation(table, path)
-        quaternions = torch.from_numpy(self.spec.quaternions(table, path))
-        if inverted:
-            quaternions = inverse(quaternions)
-        if camera == "opencv":
-            quaternions = opencv_to_opengl(quaternions)
+        q = torch.from_numpy(self.spec.quaternions(table, path))
+        q = inverse(q) if inverted else q
+        q = opencv_to_opengl(q) if camera == "opencv" else q
         image_column = one_of(table, IMAGE_COLUMNS, path)
-        class_column = next((name for name in CLASS_COLUMNS if name in table), None)
-        self.rows: dict[str, list[int]] = {}
+        rows: dict[str, list[int]] = {}
         for row, file in enumerate(table[image_column]):
             if "split" not in table or split == "all" or table["split"][row] == split or path.stem == split:
-                self.rows.setdefault(file, []).append(row)
-        self.files = list(self.rows)
-        if not self.files:
-            raise InputError(
-                f"{path} has the splits {', '.join(sorted(set(table['split'])))}, not {split!r}; choose one."
-            )
-        self._quaternions = quaternions.numpy()
-        self._labels = table[class_column] if class_column else None
-        self.classes = tuple(sorted(set(self._labels))) if self._labels else (self.folder.resolve().name,)
+                rows.setdefault(file, []).append(row)
+        if not rows:
+            choose("splits", [split], sorted(set(table["split"])), path)
+        self.names = list(rows)
+        self.quaternions = [q.numpy()[of_image] for of_image in rows.values()]
+        every = next((table[name] for name in CLASS_COLUMNS if name in table), None)
+        self.classes = tuple(sorted(set(every))) if every else (self.folder.resolve().name,)
+        self.labels = [every[of_image[0]] if every else self.classes[0] for of_image in rows.values()]
         used = {image_column, *self.spec.columns, *CLASS_COLUMNS, "split"}
         self.ignored = tuple(name for name in table if name not in used)
         self._symmetries = read_symmetries(self.folder / "symmetries.json")
@@ -188,31 +181,15 @@ class FolderDataset(RotationDataset):
 
     @staticmethod
     def _table_of(root: Path, split: str) -> Path:
-        if root.suffix == ".csv":
-            return root
-        files = sorted(root.glob("*.csv"))
-        if len(files) == 1:
-            return files[0]
-        named = [path for path in files if path.stem == split]
+        files = [root] if root.suffix == ".csv" else sorted(root.glob("*.csv"))
+        named = [path for path in files if len(files) == 1 or path.stem == split]
         if not named:
             there = ", ".join(path.name for path in files) or "none"
             raise InputError(f"{root} must have one CSV file or {split}.csv, got {there}; name the file itself.")
         return named[0]
 
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def name(self, i: int) -> str:
-        return self.files[i]
-
-    def label(self, i: int) -> str:
-        return self.classes[0] if self._labels is None else self._labels[self.rows[self.files[i]][0]]
-
-    def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
-        return self._quaternions[self.rows[self.files[i]]]
-
-    def image(self, i: int) -> UInt8[np.ndarray, "h w 3"]:
-        return decode_image(self.folder / self.files[i], self.files[i], self.size)
+    def source(self, i: int) -> Path:
+        return self.folder / self.names[i]
 
     def symmetry(self, label: str) -> SymmetryGroup | None:
         return self._symmetries.get(label)
@@ -221,12 +198,8 @@ class FolderDataset(RotationDataset):
         kind = self.spec.kind
         if kind == "euler":
             kind = f"euler {self.spec.convention}, {'degrees' if self.spec.degrees else 'radians'}"
-        return {
-            "rotation": kind,
-            "columns": list(self.spec.columns),
-            "camera": self.camera,
-            "ignored": list(self.ignored),
-        }
+        told = {"rotation": kind, "columns": list(self.spec.columns), "camera": self.camera}
+        return {**told, "ignored": list(self.ignored)}
 
 
 def one_of(table: Table, names: tuple[str, ...], path: Path) -> str:

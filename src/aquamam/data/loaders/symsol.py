@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64, UInt8
+from jaxtyping import Float64
 
-from aquamam.data.base import RotationDataset, decode_image
+from aquamam.data.loaders.listed import ListedDataset, choose
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import as_rotation_matrix, inverse, matrix_to_quat, multiply, rotate
 from aquamam.geometry.symmetry import SymmetryGroup
@@ -18,7 +18,7 @@ SHAPES = ("tet", "cube", "icosa", "cone", "cyl", "tetX", "cylO", "sphereX")
 CONTINUOUS = 360  # this many equivalents or more sample a continuous axis
 
 
-class SymsolDataset(RotationDataset):
+class SymsolDataset(ListedDataset):
     """`SPLIT/images/SHAPE_INDEX.png` and `SPLIT/rotations.npz` of (images, equivalents, 3, 3); entry 0 was rendered.
 
     Rotations are taken as they are stored. Symmetries are read off the equivalents, so they are in the data's frame.
@@ -29,24 +29,18 @@ class SymsolDataset(RotationDataset):
     def __init__(
         self, root: Path | str, split: str = "train", *, size: int | None = None, shapes: Sequence[str] | None = None
     ):
-        self.root, self.split, self.size = Path(root), split, size
+        super().__init__(root, split, size)
         path = self.root / split / "rotations.npz"
-        if not path.exists():
-            raise InputError(f"{root} has the splits {', '.join(self.splits(self.root))}, not {split!r}; choose one.")
         there = archive_names(path)
-        chosen = (
-            tuple(shapes) if shapes is not None else (*(s for s in SHAPES if s in there), *sorted(there - {*SHAPES}))
-        )
-        if unknown := [s for s in chosen if s not in there]:
-            raise InputError(
-                f"{path} has the shapes {', '.join(sorted(there))}, not {unknown[0]!r}; choose among them."
-            )
-        self.classes = chosen
-        self._matrices = {shape: archive_array(path, shape) for shape in chosen}
+        choose("shapes", shapes or (), sorted(there), path)
+        self.classes = tuple(shapes or (*(s for s in SHAPES if s in there), *sorted(there - {*SHAPES})))
+        self._matrices = {shape: archive_array(path, shape) for shape in self.classes}
         for shape, R in self._matrices.items():
             if R.ndim != 4 or R.shape[2:] != (3, 3) or R.shape[1] < 1:
                 raise InputError(f"{shape} of {path} must be (images, equivalents, 3, 3), got {R.shape}.")
-        self._starts = np.cumsum([0, *(len(R) for R in self._matrices.values())])
+        self._places = [(shape, k) for shape, R in self._matrices.items() for k in range(len(R))]
+        self.names = [f"{split}/images/{shape}_{k:05d}.png" for shape, k in self._places]
+        self.labels = [shape for shape, _ in self._places]
         self._symmetries: dict[str, SymmetryGroup] = {}
 
     @staticmethod
@@ -57,44 +51,26 @@ class SymsolDataset(RotationDataset):
     def splits(root: Path) -> tuple[str, ...]:
         return tuple(sorted(path.parent.name for path in root.glob("*/rotations.npz")))
 
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def label(self, i: int) -> str:
-        return self.classes[self._place(i)[0]]
-
-    def name(self, i: int) -> str:
-        shape, number = self._place(i)
-        return f"{self.split}/images/{self.classes[shape]}_{number:05d}.png"
-
     def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
-        shape, number = self._place(i)
-        R = torch.from_numpy(np.array(self._matrices[self.classes[shape]][number], np.float64))
+        shape, number = self._places[i]
+        R = torch.from_numpy(np.array(self._matrices[shape][number], np.float64))
         return matrix_to_quat(as_rotation_matrix(R, f"rotations of {self.name(i)}")).numpy()
-
-    def image(self, i: int) -> UInt8[np.ndarray, "h w 3"]:
-        return decode_image(self.root / self.name(i), self.name(i), self.size)
 
     def symmetry(self, label: str) -> SymmetryGroup:
         if label not in self._symmetries:
-            first = int(self._starts[self.classes.index(label)])
-            self._symmetries[label] = group_of(torch.from_numpy(self.rotations(first)))
+            self._symmetries[label] = group_of(torch.from_numpy(self.rotations(self.labels.index(label))))
         return self._symmetries[label]
 
     def describe(self) -> dict[str, Any]:
         return {"equivalents": {shape: int(R.shape[1]) for shape, R in self._matrices.items()}, "camera": "as stored"}
 
-    def _place(self, i: int) -> tuple[int, int]:
-        shape = int(np.searchsorted(self._starts, i, side="right")) - 1
-        return shape, int(i - self._starts[shape])
-
 
 def group_of(equivalents: Float64[torch.Tensor, "equivalents 4"]) -> SymmetryGroup:
-    """The group of an object from all rotations R g (xyzw) that look alike: g = R^-1 (R g)."""
+    """The group of an object from all rotations R g (xyzw) that look the same: g = R^-1 (R g)."""
     elements = multiply(inverse(equivalents[:1]), equivalents)
     if len(elements) < CONTINUOUS:
         return SymmetryGroup.generated(elements)
-    least = elements[elements[:, 3].abs().argsort(descending=True)[1]]  # the smallest turn: flips are half turns
+    least = elements[elements[:, 3].abs().argsort(descending=True)[1]]  # the smallest angle: flips are half turns
     axis = least[:3] / least[:3].norm()
     flip = bool((rotate(elements, axis) @ axis < 0).any())
     return SymmetryGroup.revolution(axis, flip=flip)

@@ -17,49 +17,44 @@ def read_table(path: Path) -> Table:
     """Columns by name; the first line names them."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.reader(file))
+            rows = [row for row in csv.reader(file) if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} must be a CSV file in UTF-8, got: {error}.") from None
-    rows = [row for row in rows if row]
     if not rows:
         raise InputError(f"{path} is empty; its first line must name the columns.")
     header = [name.strip() for name in rows[0]]
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise InputError(f"columns of {path} must have different names, got {twice!r} twice.")
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise InputError(f"columns of {path} must have different names, got {twice[0]!r} twice.")
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
             raise InputError(f"line {number} of {path} must have {len(header)} fields like its header, got {len(row)}.")
     return {name: [row[k].strip() for row in rows[1:]] for k, name in enumerate(header)}
 
 
-def numbers(table: Table, columns: Sequence[str], path: Path) -> Float64[np.ndarray, "rows columns"]:
-    """These columns as finite numbers."""
-    out = np.empty((len(table[columns[0]]), len(columns)))
-    for k, name in enumerate(columns):
-        for row, text in enumerate(table[name]):
-            out[row, k] = number(text, row, name, path)
-    return out
+def numbers(
+    table: Table, columns: Sequence[str], path: Path, count: int | None = None
+) -> Float64[np.ndarray, "rows columns"]:
+    """These columns as finite numbers; a single column may hold `count` numbers with spaces between."""
+    rows = []
+    for line, texts in enumerate(zip(*(table[name] for name in columns)), start=2):
+        named = list(zip(columns, texts))
+        if len(columns) == 1 and count is not None:
+            pieces = texts[0].replace(",", " ").replace(";", " ").strip("[]() ").split()
+            if len(pieces) != count:
+                raise InputError(
+                    f"line {line} of {path} must have {count} numbers in column {columns[0]!r}, "
+                    f"got {len(pieces)}: {texts[0]!r}."
+                )
+            named = [(columns[0], piece) for piece in pieces]
+        rows.append([_number(text, line, name, path) for name, text in named])
+    return np.array(rows, np.float64)
 
 
-def packed_numbers(table: Table, column: str, count: int, path: Path) -> Float64[np.ndarray, "rows columns"]:
-    """One column whose fields hold `count` numbers with spaces between."""
-    out = np.empty((len(table[column]), count))
-    for row, text in enumerate(table[column]):
-        pieces = text.replace(",", " ").replace(";", " ").strip("[]() ").split()
-        if len(pieces) != count:
-            raise InputError(
-                f"line {row + 2} of {path} must have {count} numbers in column {column!r}, got {len(pieces)}: {text!r}."
-            )
-        out[row] = [number(piece, row, column, path) for piece in pieces]
-    return out
-
-
-def number(text: str, row: int, column: str, path: Path) -> float:
+def _number(text: str, line: int, column: str, path: Path) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"line {row + 2} of {path} must have a finite number in column {column!r}, got {text!r}.")
+        raise InputError(f"line {line} of {path} must have a finite number in column {column!r}, got {text!r}.")
     return value
