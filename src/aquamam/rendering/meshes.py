@@ -293,9 +293,10 @@ def _part(piece: Any) -> _Part:
     material = getattr(visual, "material", None)
     image = getattr(material, "image", None) or getattr(material, "baseColorTexture", None)
     factor = getattr(material, "baseColorFactor", None)
-    stand_in = image is not None and image.size == (2, 2) and material.name in (None, "material_0")
-    if material is None or stand_in:  # trimesh puts such an image where a file has uv but no material
+    if material is None:
         return _Part(corners)
+    if image is not None and image.size == (2, 2) and material.name in (None, "material_0"):
+        return _Part(corners)  # trimesh puts such an image where a file has uv but no material
     if image is not None and visual.uv is not None:
         image = image.convert("RGBA") if image.mode == "P" else image  # Pillow warns of palettes with transparency
         pixels = np.asarray(image.convert("RGB"), np.uint8)
