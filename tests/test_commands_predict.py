@@ -132,7 +132,6 @@ def test_unreadable_files_cost_a_sentence_and_not_the_others(capsys, model, die,
     ("arguments", "told"),
     [
         (["--model", "no-such-model"], "no-such-model"),
-        (["--samples", "3"], "at least 16"),
         (["--matrix"], "--json or --csv"),
         (["--device", "nonsense"], "nonsense"),
     ],
@@ -346,9 +345,8 @@ def test_a_runs_folder_gives_its_learning_curve(capsys, tmp_path):
     [
         (["-o", "a.docx"], ".html, .png, .svg, .pdf"),
         (["-o", "a.html", "--kind", "marginals"], "a.png"),
-        (["-o", "a.png", "--truth", "1,2"], "four numbers"),
         (["-o", "a.png", "--truth", "1,1,1,1"], "unit norm"),
-        (["-o", "a.png", "--object", "unheard-of"], "mesh file"),
+        (["-o", "a.png", "--object", "unheard-of"], "neither a file nor a solid"),
     ],
 )
 def test_wrong_plots_are_one_sentence(capsys, model, die, tmp_path, monkeypatch, options, told):

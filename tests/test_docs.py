@@ -33,13 +33,12 @@ from services import InProcess, tiny_model
 from aquamam.geometry.cells import Cells
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import COMMANDS, build_parser, main
-from aquamam.cli.train import overrides
+from aquamam.cli.demo import VIEWS
 from aquamam.network.model import ModelConfig
 from aquamam.training.presets import PRESETS
 from aquamam.training.config import TrainConfig
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.geometry.rotations import random_quat, rotvec_to_quat
-from aquamam.cli.showcase import VIEWS
 from aquamam.rendering.solids import solid
 
 RUN = {"predict", "sample", "density", "plot", "info", "data", "completion", "symmetries"}
@@ -211,7 +210,7 @@ def parse_ours(arguments: list[str], told: str) -> None:
     if named == "train":
         assert args.preset in PRESETS, told
         known = {*ModelConfig.__dataclass_fields__, *TrainConfig.__dataclass_fields__}
-        assert set(overrides(args.set)) <= known, told
+        assert set(dict(args.set)) <= known, told
 
 
 def parse_python(rest: list[str], told: str) -> None:

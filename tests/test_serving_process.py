@@ -87,9 +87,7 @@ def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--port", "70000"], "--port must lie"),
         (["--host", "no.such.host.invalid"], "cannot listen"),
-        (["--threads", "0"], "--threads must be"),
         (["--max-queue", "0"], "queue must be positive"),
         (["no-such-model"], "no checkpoint"),
         (["no-such-model.onnx"], "there is none"),

@@ -1,4 +1,4 @@
-"""`aquamam data inspect`: what is in a data set of any known layout."""
+"""Look into a data set of any known layout."""
 
 import argparse
 import json
@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aquamam.cli.options import add, save_image
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
     from aquamam.data.summary import Summary
 
-HELP = "look into a data set of any known layout"
 EXAMPLES = """\
   aquamam data inspect data/die                    every split: sizes, classes, symmetries, rotations
   aquamam data inspect photos --out sheet.png      and a contact sheet of the first split
@@ -24,23 +24,24 @@ MANY_CLASSES = 12  # more are counted, not listed
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     inspect = actions.add_parser("inspect", help="print what was found, write a contact sheet")
-    inspect.add_argument("path", type=Path, metavar="PATH", help="folder of the data set, or a CSV file")
-    inspect.add_argument("--split", help="only this one (default: all)")
-    inspect.add_argument("--kind", help="layout, if it is not to be recognised: aquamam, original, symsol, ...")
-    inspect.add_argument("--out", type=Path, metavar="PNG", help="write a contact sheet")
-    inspect.add_argument("--json", action="store_true", help="print JSON")
-    inspect.add_argument("--check", action="store_true", help="read every image, not only 256 of each split")
-    inspect.add_argument(
-        "--rotation", metavar="KIND:COLUMNS", help="of a CSV: wxyz:a,b,c,d, euler-YXZ-deg:yaw,pitch,roll, ..."
-    )
-    inspect.add_argument("--camera", choices=["opengl", "opencv"], help="of a CSV's rotations (default: opengl)")
-    inspect.add_argument("--inverted", action="store_true", help="a CSV's rotations take the camera to the object")
-    inspect.add_argument("--allocentric", action="store_true", help="of BOP: rotations as the crops show them")
+    option = inspect.add_argument
+    option("path", type=Path, metavar="PATH", help="folder of the data set, or a CSV file")
+    option("--split", help="only this one (default: all)")
+    option("--kind", help="layout, if it is not to be recognised: aquamam, original, symsol, ...")
+    option("--out", type=Path, metavar="PNG", help="write a contact sheet")
+    option("--check", action="store_true", help="read every image, not only 256 of each split")
+    kinds = "of a CSV: wxyz:a,b,c,d, euler-YXZ-deg:yaw,pitch,roll, ..."
+    option("--rotation", metavar="KIND:COLUMNS", help=kinds)
+    option("--camera", choices=["opengl", "opencv"], help="of a CSV's rotations (default: opengl)")
+    option("--inverted", action="store_true", help="a CSV's rotations take the camera to the object")
+    option("--allocentric", action="store_true", help="of BOP: rotations as the crops show them")
+    add(inspect, "--json")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     from aquamam.data.open import open_dataset, splits_of
     from aquamam.data.summary import sample_sheet, summarise
+    from aquamam.rendering.render import contact_sheet
 
     given = ("rotation", "camera", "inverted", "allocentric")
     options: dict[str, Any] = {name: getattr(args, name) for name in given if getattr(args, name)}
@@ -52,59 +53,47 @@ def run(args: argparse.Namespace) -> int:
         data = open_dataset(args.path, split, kind=args.kind, **options)
         summaries.append(replace(summarise(data, images=None if args.check else 256), split=split))
         if args.out is not None and split == splits[0]:
-            write_sheet(args.out, *sample_sheet(data))
+            images, labels = sample_sheet(data)
+            save_image(contact_sheet(images, 8, labels), args.out, "--out")
     if args.json:
         print(json.dumps([summary.to_dict() for summary in summaries]))
-    else:
-        print(f"{args.path}: {summaries[0].kind} layout, splits {', '.join(splits)}")
-        for key, value in summaries[0].about.items():
-            if isinstance(value, (str, int, float, bool)) and key not in ("format", "version", "shard_size"):
-                print(f"  {key:11s} {value}")
-        print("\n".join("\n".join(lines_of(summary)) for summary in summaries))
-        if args.out is not None:
-            print(f"contact sheet of {splits[0]}: {args.out}")
-    return 0
-
-
-def write_sheet(path: Path, images: Any, labels: list[str]) -> None:
-    from aquamam.rendering.render import contact_sheet
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        contact_sheet(images, 8, labels).save(path)
-    except ValueError:
-        raise InputError(f"--out must end in .png or another picture's ending, got {path.name}.") from None
+        return
+    print(f"{args.path}: {summaries[0].kind} layout, splits {', '.join(splits)}")
+    for key, value in summaries[0].about.items():
+        if isinstance(value, (str, int, float, bool)) and key not in ("format", "version", "shard_size"):
+            print(f"  {key:11s} {value}")
+    print("\n".join(line for summary in summaries for line in lines_of(summary)))
+    if args.out is not None:
+        print(f"contact sheet of {splits[0]}: {args.out}")
 
 
 def lines_of(summary: "Summary") -> list[str]:
     """A summary as text, one fact a line."""
     least, most = summary.true_rotations
+    each = least if least == most else f"{least} to {most}"
     sizes = ", ".join(f"{size} px" for size in list(summary.image_sizes)[:3])
     if len(summary.image_sizes) > 3:
         sizes += f" and {len(summary.image_sizes) - 3} other sizes"
+    read = f"{summary.images_read:,} read, {len(summary.unreadable)} unreadable"
+    colour = ", ".join(f"{c:.0f}" for c in summary.mean_colour)
     lines = [
         f"\n{summary.split}",
-        f"  examples    {summary.examples:,}, each with {least if least == most else f'{least} to {most}'} true rotation"
-        + ("" if most == 1 else "s"),
-        f"  images      {sizes or 'none could be read'} ({summary.images_read:,} read, {len(summary.unreadable)} unreadable), "
-        f"mean colour {', '.join(f'{c:.0f}' for c in summary.mean_colour)}",
+        f"  examples    {summary.examples:,}, each with {each} true rotation{'' if most == 1 else 's'}",
+        f"  images      {sizes or 'none could be read'} ({read}), mean colour {colour}",
+        *(f"              {sentence}" for sentence in summary.unreadable[:3]),
     ]
-    lines += [f"              {sentence}" for sentence in summary.unreadable[:3]]
-    names = list(summary.classes)
-    for name in names[:MANY_CLASSES]:
-        symmetry = summary.symmetries[name]
-        lines.append(f"  class       {name}: {summary.classes[name]:,}, symmetry {symmetry or 'not known'}")
-    if len(names) > MANY_CLASSES:
-        lines.append(f"              and {len(names) - MANY_CLASSES} classes more")
+    for name, count in list(summary.classes.items())[:MANY_CLASSES]:
+        lines.append(f"  class       {name}: {count:,}, symmetry {summary.symmetries[name] or 'not known'}")
+    if len(summary.classes) > MANY_CLASSES:
+        lines.append(f"              and {len(summary.classes) - MANY_CLASSES} classes more")
     rotations = summary.rotations
+    test = f"(Bingham's test, p = {rotations.uniform_p:.2g})"
     if rotations.uniform_p > 0.01:
-        lines.append(f"  rotations   consistent with uniform (Bingham's test, p = {rotations.uniform_p:.2g})")
+        lines.append(f"  rotations   consistent with uniform {test}")
     else:
+        near = f"half lie within {rotations.median_deg:.1f} degrees of the mean"
         mean = ", ".join(f"{x:.3f}" for x in rotations.mean)
-        lines.append(
-            f"  rotations   not uniform (Bingham's test, p = {rotations.uniform_p:.2g}): half lie within "
-            f"{rotations.median_deg:.1f} degrees of the mean ({mean}) xyzw"
-        )
+        lines.append(f"  rotations   not uniform {test}: {near} ({mean}) xyzw")
     if rotations.repeated:
         lines.append(f"              {rotations.repeated:,} occur more than once")
     return lines

@@ -1,99 +1,129 @@
-"""`aquamam demo`: the main job in under a minute, told to someone who sees it for the first time."""
+"""Show what a distribution over rotations is: ask the bundled models about a few pictures."""
 
 import argparse
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from aquamam.cli.options import seed
+from aquamam.cli.options import add
 
-HELP = "Show what a distribution over rotations is: ask the bundled models about a few pictures, or train a toy model."
-EXAMPLES = """  aquamam demo
-  aquamam demo --toy --seed 1             train a small model for a few seconds instead
+if TYPE_CHECKING:
+    from aquamam.posterior.answers import Answer
+
+EXAMPLES = """\
+  aquamam demo
+  aquamam demo --out somewhere --seed 1
 """
-SHOWN = 4  # rotations of a viewpoint that get a line of their own
+
+
+@dataclass(frozen=True)
+class View:
+    """A picture to show: a solid under a rotation vector, what a person sees in it, and what is true of it."""
+
+    name: str
+    solid: str
+    rotation: tuple[float, float, float]
+    caption: str
+    truth: str
+
+
+VIEWS = (
+    View("clear", "die", (0.5, 0.6, 0.2), "a die that shows three faces", "one rotation gives this picture"),
+    View(
+        "five",
+        "die",
+        (0.0, 0.0, 0.3),
+        "a die that shows only the five",
+        "four rotations give exactly this picture, 90 degrees apart",
+    ),
+    View(
+        "cylinder",
+        "cylinder",
+        (0.4, 0.0, 0.5),
+        "a cylinder",
+        "any turn about its axis, and end for end, gives this picture",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A view and what the model said of it."""
+
+    view: View
+    answer: "Answer"
+    error_deg: float  # from the prediction to the rendered rotation
+    nearest_gap_deg: float | None  # between neighbouring modes, where there are several
+    picture: Path
+    page: Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder to write (default: out/demo)")
-    parser.add_argument("--seed", type=seed, default=0, help="of everything random (default: 0)")
-    parser.add_argument("--toy", action="store_true", help="train a toy model on the spot; needs no bundled model")
-    parser.add_argument("--steps", type=int, default=400, help="training steps of the toy (default: 400)")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="folder to write")
+    add(parser, "--seed")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # see reproduce
-    from aquamam.cli import showcase
-
-    return run_toy(args) if args.toy or not showcase.available() else run_showcase(args)
-
-
-def run_showcase(args: argparse.Namespace) -> int:
-    from aquamam.cli import showcase
-
-    print("How is the object in the picture turned? Several answers may fit, so the answer is a distribution.\n")
-    for shown in showcase.show(args.out, args.seed):
-        print(f"{shown.view.caption} (in truth {shown.view.truth})\n  {showcase.sentence(shown)}")
-        print(
-            f"  ln p of the prediction {shown.answer.log_density:.2f} (knowing nothing -2.29, ceiling {shown.answer.ceiling:.2f})"
-        )
+    print("How is the object in the picture rotated? Several answers may fit, so the answer is a distribution.\n")
+    for shown in show(args.out, args.seed):
+        density, ceiling = shown.answer.log_density, shown.answer.ceiling
+        print(f"{shown.view.caption} (in truth {shown.view.truth})\n  {sentence(shown)}")
+        print(f"  ln p of the prediction {density:.2f} (knowing nothing -2.29, ceiling {ceiling:.2f})")
         print(f"  picture {shown.picture}, page to explore {shown.page}\n")
-    print("Next: aquamam predict YOUR_IMAGE.png   or   aquamam demo --toy")
-    return 0
+    print("Next: aquamam predict YOUR_IMAGE.png")
 
 
-def run_toy(args: argparse.Namespace) -> int:
-    from aquamam.reproduce import toy_demo as demo
-    from aquamam.reproduce.toy import toy_pairs
+def show(out: Path, seed: int = 0) -> Iterator[Shown]:
+    """Render each view, ask the model, write the paper's Figure 7 and a page to explore; one at a time."""
+    import torch
+    from PIL import Image
 
-    print(INTRODUCTION)
-    result = demo.run(args.out, seed=args.seed, steps=args.steps)
-    print("\n".join(describe(result, toy_pairs())))
-    print(f"\nA picture of the six distributions: {args.out / 'demo.png'}")
-    print("Next: aquamam reproduce toy   (the paper's experiment, to five digits)")
-    return 0
+    from aquamam.checkpoints.checkpoint import load
+    from aquamam.geometry.rotations import as_unit_quat, geodesic_angle, rotvec_to_quat
+    from aquamam.pages.posterior import page_data, write_page
+    from aquamam.plotting import ball, known_object, make_cloud, save
+    from aquamam.posterior.answers import answers
 
-
-INTRODUCTION = """\
-A picture of an object does not always tell how it is turned: seen from some sides, several rotations look the same.
-So the answer is a distribution over rotations. Here are six viewpoints, from which 1, 2, 4, 8, 16 and 32 rotations
-look the same; a small model sees examples and learns, for each viewpoint, how probable every rotation is.
-"""
-
-
-def describe(result: dict[str, Any], pairs: Any) -> list[str]:
-    """What was learned, line by line."""
-    from aquamam.geometry.rotations import LOG_UNIFORM
-
-    lines = [f"Learned in {result['seconds']:.0f} s. {result['samples']:,} rotations drawn from the model:", ""]
-    for row in result["viewpoints"]:
-        shares = [count / max(row["samples"], 1) for count in row["counts"]]
-        truth = 1 / len(shares)
-        plural = "rotation" if len(shares) == 1 else "rotations"
-        lines.append(f"viewpoint {row['viewpoint']}: {len(shares)} {plural}, {100 * truth:.3g} % each in truth")
-        for q, share in list(zip(pairs.of(row["viewpoint"]), shares))[:SHOWN]:
-            lines.append(f"  {_rotation(q)}  {_bar(share)} {100 * share:5.1f} %")
-        rest = shares[SHOWN:]
-        if rest:
-            lines.append(f"  and {len(rest)} more, {100 * min(rest):.1f} to {100 * max(rest):.1f} % each")
-    lines += [
-        "",
-        f"mean log-likelihood   {result['log_likelihood']:.2f} of at most {result['ceiling']:.2f} with {result['bins']} bins "
-        f"(knowing nothing: {LOG_UNIFORM:.2f})",
-        f"mean distance         {result['mean_distance_deg']:.2f} degrees from a sample to the nearest true rotation",
-        f"samples off           {result['wrong_sentences']} of {result['samples']:,} fell into no true rotation's cell",
-    ]
-    return lines
+    out.mkdir(parents=True, exist_ok=True)
+    for view in VIEWS:
+        model = load(view.solid)
+        known = known_object(model, view.solid)
+        assert known is not None
+        truth = rotvec_to_quat(torch.tensor(view.rotation, dtype=torch.float64))
+        image = Image.fromarray(known.picture(truth.numpy(), size=224))
+        image.save(out / f"{view.name}-input.png")
+        generator = torch.Generator().manual_seed(seed)
+        with torch.inference_mode():
+            posterior = model([image])
+            answer = answers(posterior, generator=generator)[0]
+            cloud = make_cloud(posterior, truth=truth, generator=generator)
+        data = page_data(cloud, image=image, known=known, title=f"Rotations that fit {view.caption}")
+        modes = as_unit_quat([mode.quaternion for mode in answer.modes] or torch.zeros(0, 4))
+        gaps = torch.rad2deg(geodesic_angle(modes[:, None], modes[None])) + 1e3 * torch.eye(len(modes))
+        yield Shown(
+            view=view,
+            answer=answer,
+            error_deg=float(torch.rad2deg(geodesic_angle(as_unit_quat(answer.quaternion), truth))),
+            nearest_gap_deg=float(gaps.min(-1).values.mean()) if len(modes) > 1 else None,
+            picture=save(ball(cloud, image=image, known=known, title=view.caption), out / f"{view.name}.png"),
+            page=write_page(out / f"{view.name}.html", data),
+        )
 
 
-def _rotation(q: Any) -> str:
-    from aquamam.geometry.rotations import quat_to_rotvec
-
-    vector = quat_to_rotvec(q)
-    angle = float(vector.norm())
-    x, y, z = (vector / max(angle, 1e-12)).tolist()
-    return f"{angle * 57.29577951:5.1f}° about ({x:+.2f}, {y:+.2f}, {z:+.2f})"
-
-
-def _bar(share: float, width: int = 24) -> str:
-    return ("█" * round(share * width)).ljust(width, "·")
+def sentence(shown: Shown) -> str:
+    """The answer in words that a newcomer understands."""
+    modes = shown.answer.modes
+    if not modes:
+        return "no rotation stands out: the model does not know this picture"
+    if len(modes) == 1 and modes[0].kind == "point":
+        within = f"known to within {modes[0].radius_deg:.1f} degrees"
+        return f"one rotation, {within}; {shown.error_deg:.1f} degrees from the truth"
+    shares = ", ".join(f"{100 * mode.share:.0f} %" for mode in modes[:6])
+    several = "" if len(modes) == 1 else "s"
+    if all(mode.kind == "curve" for mode in modes):
+        return f"{len(modes)} curve{several} of rotations ({shares}): the picture does not tell the turn about an axis"
+    gap = f", {shown.nearest_gap_deg:.0f} degrees apart" if shown.nearest_gap_deg is not None else ""
+    return f"{len(modes)} mode{several} ({shares}){gap}: the picture leaves a choice"

@@ -6,9 +6,10 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from aquamam import __version__
+from aquamam.errors import InputError
 
 # command -> its line in `aquamam --help`; the modules are imported only when asked for, so that help is quick
 COMMANDS: dict[str, str] = {
@@ -39,15 +40,31 @@ EPILOG = """examples:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Examples as written, and names and their help on one line."""
+    """Examples as written, names and their help on one line, and defaults where there are any."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=28)
         self._action_max_length = 14  # argparse forgets that commands are indented
 
+    def _get_help_string(self, action: argparse.Action) -> str:
+        none = (None, False, argparse.SUPPRESS)
+        shown = (
+            action.option_strings and not any(action.default is no for no in none) and action.default not in ("", [])
+        )
+        return (action.help or "") + (" (default: %(default)s)" if shown else "")
+
 
 class _Parser(argparse.ArgumentParser):
     """Tells what is wrong in one sentence; the whole usage is a --help away."""
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """What an option's type says of a wrong value, where argparse would only name the type."""
+        try:
+            return super()._get_value(action, arg_string)  # type: ignore[misc]
+        except argparse.ArgumentError as error:
+            if isinstance(error.__context__, InputError):
+                raise argparse.ArgumentError(action, str(error.__context__)) from None
+            raise
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"aquamam: {message.rstrip('.')}; {self.prog} --help tells more.\n")
@@ -55,20 +72,16 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """The whole parser, or one whose only filled-in command is `command`: filling in all would import all."""
-    parser = _Parser(
-        prog="aquamam",
-        description="Distributions over 3D rotations given an image.",
-        epilog=EPILOG,
-        formatter_class=_Help,
-    )
+    about = "Distributions over 3D rotations given an image."
+    parser = _Parser(prog="aquamam", description=about, epilog=EPILOG, formatter_class=_Help)
     parser.add_argument("--version", action="version", version=f"aquamam {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, line in COMMANDS.items():
         sub = subparsers.add_parser(name, help=line, formatter_class=_Help)
         if command in (None, name):
             module = import_module(f"aquamam.cli.{name}")
-            sub.description = module.HELP
-            sub.epilog = f"examples:\n{module.EXAMPLES.rstrip()}\n" if module.EXAMPLES else None
+            sub.description = module.__doc__
+            sub.epilog = f"examples:\n{module.EXAMPLES}"
             module.add_arguments(sub)
             sub.set_defaults(run=module.run, build_parser=build_parser)
     return parser
@@ -90,10 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("aquamam: stopped.", file=sys.stderr)
         return 130
-    except Exception as error:
-        from aquamam.errors import InputError
-
-        if not isinstance(error, (InputError, OSError)) or os.environ.get("AQUAMAM_DEBUG"):
+    except (InputError, OSError) as error:
+        if os.environ.get("AQUAMAM_DEBUG"):
             raise
         print(f"aquamam: {error}", file=sys.stderr)
         return 2

@@ -1,20 +1,192 @@
-"""One module for each command of `aquamam`; heavy imports wait inside `run`."""
+"""What commands share: options, each with one spelling, default and line of help, and the things that they name."""
 
 import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from aquamam.errors import InputError
+
+# --- types of options: what argparse tells the user is "argument --seed: must be ..., got ..." -----------------------
 
 
-def add_untextured(parser: argparse._ActionsContainer) -> None:
-    """The option of commands that open mesh files."""
-    parser.add_argument(
-        "--untextured",
-        action="store_true",
-        help="leave out a mesh file's textures and colours, where they are missing, say",
-    )
+def whole(least: int, most: int | None = None, *, or_zero: bool = False) -> Callable[[str], int]:
+    """Whole numbers in a range."""
+    rule = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+
+    def parse(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            value = int(text)
+            if (value == 0 and or_zero) or (value >= least and (most is None or value <= most)):
+                return value
+        raise InputError(f"must be {'0 or ' if or_zero else ''}{rule}, got {text!r}")
+
+    return parse
 
 
-def seed(text: str) -> int:
-    """A seed that every generator of random numbers here can take."""
-    number = int(text) if text.strip().removeprefix("-").isdigit() else -1
-    if not 0 <= number < 2**31:
-        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to {2**31 - 1}, got {text!r}")
-    return number
+seed = whole(0, 2**31 - 1)  # every generator of random numbers here takes these
+
+
+def duration(text: str) -> float:
+    """Seconds of "45m", "2h", "90s" or "90"."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    with contextlib.suppress(ValueError):
+        seconds = float(text.rstrip("smhd")) * units.get(text[-1:], 1)
+        if 0 < seconds < 1e9:
+            return seconds
+    raise InputError(f"must be a positive number with s, m, h or d, got {text!r}; try 45m")
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """FIELD=VALUE, the value as JSON where it parses as JSON."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InputError(f"must be FIELD=VALUE, got {text!r}; try --set lr=0.001")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+MESH = "a mesh file (.obj, .ply, .stl, .glb, .gltf, .off) or a solid's name"
+SHARED: dict[str, dict[str, Any]] = {
+    "image": {"metavar": "IMAGE", "help": "an image file"},
+    "images": {"metavar": "IMAGE", "nargs": "+", "help": "image files, or folders of them"},
+    "--model": {"metavar": "MODEL", "default": "die", "help": "a bundled model's name, a checkpoint or a run's folder"},
+    "--data": {"metavar": "DIR", "help": "a data set's folder, or render:NAME for renders of a solid or a mesh file"},
+    "--device": {"help": "cpu, cuda, cuda:1, ... (default: a GPU if there is one)"},
+    "--threads": {"type": whole(1), "metavar": "N", "help": "CPU cores to use (default: all)"},
+    "--seed": {"type": seed, "metavar": "N", "default": 0, "help": "of everything random"},
+    "--size": {"type": int, "metavar": "PX", "default": 64, "help": "side of an image"},
+    "--steps": {"type": whole(1), "metavar": "N", "help": "optimiser steps"},
+    "--time-budget": {"type": duration, "metavar": "TIME", "help": "wall-clock time: 45m, 2h, 90s"},
+    "--tolerance": {
+        "type": float,
+        "metavar": "SHARE",
+        "default": 0.01,
+        "help": "of symmetries: how far a surface may move, as a share of the radius",
+    },
+    "--set": {
+        "type": setting,
+        "action": "append",
+        "default": [],
+        "metavar": "FIELD=VALUE",
+        "help": "override a field of the model's or the training's config",
+    },
+    "--untextured": {"action": "store_true", "help": "leave out a mesh file's textures and colours"},
+    "--json": {"action": "store_true", "help": "print JSON"},
+    "--quiet": {"action": "store_true", "help": "no progress bars"},
+}
+
+
+def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
+    """Add shared options, with changes to what `SHARED` says of them."""
+    for name in names:
+        parser.add_argument(name, **{**SHARED[name], **changes})
+
+
+# --- what options name ------------------------------------------------------------------------------------------------
+
+
+def load_model(source: str, device: str | None) -> Any:
+    """A model on a device, or on the best there is."""
+    import torch
+
+    from aquamam.checkpoints.checkpoint import load
+    from aquamam.training.distributed import usable
+
+    return load(source, device=usable(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+
+
+def generator_for(model: Any, seed: int) -> Any:
+    """A source of random numbers where the model is."""
+    import torch
+
+    return torch.Generator(device=next(model.parameters()).device).manual_seed(seed)
+
+
+class Pictures:
+    """The images that a command was given, in batches, with a progress bar; unreadable ones cost a sentence each."""
+
+    def __init__(self, sources: list[str]):
+        from aquamam.network.images import find_images
+
+        self.paths = find_images(sources)
+        self.status = 0  # of the command: 2 if there were unreadable images
+
+    def batches(self, size: int = 1) -> Iterator[tuple[list[str], list[Any]]]:
+        from tqdm import tqdm
+
+        from aquamam.network.images import read_image
+
+        with tqdm(total=len(self.paths), unit="img", disable=None if len(self.paths) > 1 else True, leave=False) as bar:
+            for start in range(0, len(self.paths), size):
+                names, pictures = [], []
+                for path in self.paths[start : start + size]:
+                    try:
+                        pictures.append(read_image(path))
+                        names.append(str(path))
+                    except InputError as error:
+                        self.status = 2
+                        tqdm.write(f"aquamam: {error}", file=sys.stderr)
+                    bar.update()
+                if pictures:
+                    yield names, pictures
+
+
+def rendered_objects(source: str) -> list[Any]:
+    """The solids and meshes of render:NAME[,NAME...]."""
+    from aquamam.rendering.solids import open_object
+
+    names = [name for name in source.removeprefix("render:").split(",") if name]
+    if not names:
+        raise InputError("render: needs a solid or a mesh file; try --data render:die.")
+    return [open_object(name) for name in names]
+
+
+def existing_data(source: str) -> str:
+    """A data set's folder that is there."""
+    if not Path(source).exists():
+        raise InputError(f"there is no data set at {source!r}; make one with aquamam render, or use --data render:die.")
+    return source
+
+
+def with_settings(config: Any, values: dict[str, Any]) -> Any:
+    """A copy of a frozen config with those of its fields that are in `values`, of the types that they have now."""
+    changes = {}
+    for name in config.__dataclass_fields__.keys() & values.keys():
+        now, value = getattr(config, name), values[name]
+        if isinstance(now, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if isinstance(now, tuple) and isinstance(value, list):
+            value = tuple(value)
+        if type(value) is not type(now):
+            raise InputError(f"{name} must be {type(now).__name__} like its default {now!r}, got {value!r}.")
+        changes[name] = value
+    return replace(config, **changes)
+
+
+@contextlib.contextmanager
+def output(path: Path | None) -> Iterator[IO[str]]:
+    """A file to write to, or standard output."""
+    if path is None:
+        yield sys.stdout
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        yield file
+
+
+def save_image(image: Any, path: Path, option: str) -> None:
+    """Write a picture whose format the file's ending names."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+    except ValueError:
+        raise InputError(f"{option} must end in .png or another picture's ending, got {path.name}.") from None

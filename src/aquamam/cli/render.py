@@ -1,15 +1,16 @@
-"""`aquamam render`: a data set of images and rotations from a named solid or a mesh file."""
+"""Render a data set of an object under random rotations."""
 
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.options import add_untextured, seed
+from aquamam.cli.options import add, save_image, whole
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from aquamam.geometry.symmetry import SymmetryGroup
     from aquamam.rendering.meshes import Mesh
 
-HELP = "render a data set of an object under random rotations"
 EXAMPLES = """\
   aquamam render die --out data/die --size 64 --count 20000
   aquamam render part.obj --preview sheet.png
@@ -28,116 +28,104 @@ EXAMPLES = """\
   torchrun --nproc-per-node 4 -m aquamam render die --out data/die
 A render that was stopped, or ran out of disk, goes on when the same command is run again."""
 
+CAMERA = {  # options that are fields of RenderSettings
+    "supersample": (int, "samples a pixel, each way"),
+    "distance": (float, "from the camera to the object's centre"),
+    "fov_deg": (float, "vertical angle of view"),
+    "ambient": (float, "light from everywhere"),
+    "diffuse": (float, "light from above the camera"),
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("objects", nargs="+", metavar="OBJECT", help="a solid or a mesh file; several are classes")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the data set")
-    parser.add_argument("--preview", type=Path, metavar="PNG", help="first write a contact sheet (or only that)")
+    option = parser.add_argument
+    option("objects", nargs="+", metavar="OBJECT", help="a solid or a mesh file; several are classes")
+    option("--out", type=Path, metavar="DIR", help="folder of the data set")
+    option("--preview", type=Path, metavar="PNG", help="first write a contact sheet (or only that)")
     sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument(
-        "--split", default="paper", metavar="SIZES",
-        help="train=500,valid=100,... or paper, which is train=500000,valid=10000,test=10000 (default: paper)",
-    )  # fmt: skip
-    sizes.add_argument("--count", type=int, metavar="N", help="N images in all, split 50:1:1 as the paper does")
-    parser.add_argument("--size", type=int, default=224, metavar="PX", help="side of an image (default: 224)")
-    parser.add_argument("--seed", type=seed, default=0, help="of rotations and backgrounds (default: 0)")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each core)")
-    parser.add_argument("--shard", metavar="I/N", help="render only share I (1 ... N) of N; torchrun sets it by itself")
-    parser.add_argument(
-        "--format", choices=["auto", "raw", "png"], default="auto",
-        help="raw arrays (fast) or PNG in tar shards (small); auto: raw up to 96 px",
-    )  # fmt: skip
-    parser.add_argument(
-        "--symmetry", metavar="NAME[:AXIS]",
-        help="of a mesh in that frame: none, C2, C3, ..., D2, D3, ..., cone, cylinder, each about AXIS x, y or z (default: z), "
-        "tetrahedral, octahedral, icosahedral, or a JSON file (default: unknown)",
-    )  # fmt: skip
+    paper = "train=500,valid=100,... or paper, which is train=500000,valid=10000,test=10000"
+    sizes.add_argument("--split", type=parse_split, default="paper", metavar="SIZES", help=paper)
+    sizes.add_argument("--count", type=whole(3), metavar="N", help="N images in all, split 50:1:1 as the paper does")
+    add(parser, "--size", default=224)
+    add(parser, "--seed", help="of rotations and backgrounds")
+    option("--workers", type=int, metavar="N", help="processes (default: one for each core)")
+    option("--shard", type=parse_share, metavar="I/N", help="only share I (1 ... N) of N; torchrun sets it by itself")
+    formats = "raw arrays (fast) or PNG in tar shards (small); auto: raw up to 96 px"
+    option("--format", choices=["auto", "raw", "png"], default="auto", help=formats)
+    groups = "of a mesh: none, C2, D3, cone or cylinder about AXIS x, y or z, tetrahedral, octahedral, icosahedral, or "
+    option("--symmetry", type=parse_symmetry, metavar="NAME[:AXIS]", help=groups + "a JSON file (default: unknown)")
     camera = parser.add_argument_group("camera, light and mesh (defaults: the paper's)")
-    camera.add_argument(
-        "--up", default="y", metavar="AXIS", help="a mesh file's axis that becomes y, up: x, y, z, or --up=-z"
-    )
-    camera.add_argument(
-        "--scale", default="fit", help="of a mesh file: fit fills the view (default), or a factor for its units"
-    )
-    add_untextured(camera)
-    camera.add_argument("--background", default=None, help="R,G,B or a colour's name, or random for one an image")
-    camera.add_argument("--supersample", type=int, help="samples a pixel, each way")
-    camera.add_argument("--distance", type=float, help="from the camera to the object's centre")
-    camera.add_argument("--fov", type=float, dest="fov_deg", metavar="DEG", help="vertical angle of view")
-    camera.add_argument("--ambient", type=float, help="light from everywhere")
-    camera.add_argument("--diffuse", type=float, help="light from above the camera")
+    camera.add_argument("--up", default="y", metavar="AXIS", help="a mesh file's axis that becomes y, up: x, z, or -z")
+    fit = "of a mesh file: fit fills the view, or a factor for its units"
+    camera.add_argument("--scale", type=parse_scale, default="fit", help=fit)
+    add(camera, "--untextured")
+    colours = "R,G,B or a colour's name, or random for one an image"
+    camera.add_argument("--background", type=parse_background, help=colours)
+    for name, (kind, help) in CAMERA.items():
+        camera.add_argument(f"--{name.removesuffix('_deg')}", type=kind, dest=name, metavar="X", help=help)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.out is None and args.preview is None:
         raise InputError("render needs somewhere to write, got neither --out DIR nor --preview PNG.")
-    from aquamam.data.disk.writing import write_dataset
-
+    torchrun = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    rank, world, local = (int(os.environ.get(name, default)) for name, default in torchrun.items())
     spec, manifest = plan(args)
-    rank, world, local = (int(os.environ.get(name, default)) for name, default in TORCHRUN.items())
-    if args.preview is not None and rank == 0:
+    if rank == 0 and args.preview is not None:
         preview(spec, next(iter(manifest.splits)), args.preview)
     if args.out is None:
         return 0
-
-    from tqdm import tqdm
-
-    if hasattr(signal, "SIGPIPE"):  # a rendering process that dies must be told of, not kill this one
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    part = parse_share(args.shard) if args.shard else (rank, world)
+    if rank == 0:
+        warn_of_disk(spec, manifest, args.out)
+    part = args.shard or (rank, world)
     workers = args.workers
     if workers is None:
         work = sum(manifest.splits.values()) / part[1] * args.size**2 / (64**2 * 3000)  # in units of 2 s, about
         workers = max(1, min(_cores() // local, round(work)))  # a process takes a second or two to start
-    if rank == 0:
-        warn_of_disk(spec, manifest, args.out)
-    started = time.monotonic()
-    often = 0.1 if sys.stderr.isatty() else 10.0
-    with tqdm(unit="img", desc=f"render {'+'.join(spec.names)}", disable=rank != 0, mininterval=often) as bar:
+    return write(args.out, spec, manifest, workers, part, quiet=rank != 0)
 
-        def progress(total: int, done: int):
+
+def write(out: Path, spec: "RenderSpec", manifest: "Manifest", workers: int, part: tuple[int, int], *, quiet: bool) -> int:
+    """Render and store, with a progress bar."""
+    from tqdm import tqdm
+
+    from aquamam.data.disk.writing import write_dataset
+
+    if hasattr(signal, "SIGPIPE"):  # a rendering process that dies must be told of, not kill this one
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    started, often, names = time.monotonic(), 0.1 if sys.stderr.isatty() else 10.0, ", ".join(spec.names)
+    with tqdm(unit="img", desc=f"render {names}", disable=quiet, mininterval=often) as bar:
+
+        def progress(total: int, done: int) -> Any:
             bar.reset(total)
             bar.initial = bar.n = done
             return bar.update
 
         try:
-            written = write_dataset(args.out, spec, manifest, workers=workers, part=part, progress=progress)
+            written = write_dataset(out, spec, manifest, workers=workers, part=part, progress=progress)
         except KeyboardInterrupt:
             bar.close()
             print("aquamam: stopped; run the same command again to go on.", file=sys.stderr)
             return 130
     seconds = time.monotonic() - started
     share = "" if part[1] == 1 else f" (share {part[0] + 1} of {part[1]})"
-    print(
-        f"{args.out}{share}: {written.images:,} images of {', '.join(spec.names)} at {args.size} px, "
-        f"{written.rendered:,} rendered now in {seconds:.0f} s ({written.rendered / max(seconds, 1e-9):.0f}/s)"
-    )
+    now = f"{written.rendered:,} rendered now in {seconds:.0f} s ({written.rendered / max(seconds, 1e-9):.0f}/s)"
+    print(f"{out}{share}: {written.images:,} images of {names} at {spec.settings.size} px, {now}")
     return 0
 
 
-TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-
-
 def plan(args: argparse.Namespace) -> tuple["RenderSpec", "Manifest"]:
-    """The spec and the manifest that the arguments ask for."""
+    """What to draw and what the data set says of itself, from the arguments."""
     from aquamam.data.disk.layout import RAW_UP_TO, Manifest, shard_size_for
     from aquamam.data.disk.writing import RenderSpec
     from aquamam.rendering.render import RenderSettings
 
     things = [_object(thing, args) for thing in args.objects]
-    given = ("supersample", "distance", "fov_deg", "ambient", "diffuse")
-    options: dict[str, Any] = {name: getattr(args, name) for name in given if getattr(args, name) is not None}
-    if args.background is not None:
-        options["background"] = parse_background(args.background)
-    settings = RenderSettings(size=args.size, **options)
-    splits = parse_split(args.split) if args.count is None else split_count(args.count)
+    given = {name: getattr(args, name) for name in (*CAMERA, "background") if getattr(args, name) is not None}
+    settings = RenderSettings(size=args.size, **given)
+    splits = args.split if args.count is None else split_count(args.count)
     encoding = ("raw" if args.size <= RAW_UP_TO else "png") if args.format == "auto" else args.format
-    spec = RenderSpec(
-        names=tuple(about["name"] for about, _ in things),
-        meshes=tuple(mesh for _, mesh in things),
-        settings=settings,
-        seed=args.seed,
-    )
+    names, meshes = tuple(about["name"] for about, _ in things), tuple(mesh for _, mesh in things)
     manifest = Manifest(
         objects=[about for about, _ in things],
         settings=settings.to_dict(),
@@ -146,7 +134,7 @@ def plan(args: argparse.Namespace) -> tuple["RenderSpec", "Manifest"]:
         shard_size=shard_size_for(splits, encoding, settings.shape),
         encoding=encoding,
     )
-    return spec, manifest
+    return RenderSpec(names=names, meshes=meshes, settings=settings, seed=args.seed), manifest
 
 
 def _object(thing: str, args: argparse.Namespace) -> tuple[dict[str, Any], "Mesh"]:
@@ -157,21 +145,53 @@ def _object(thing: str, args: argparse.Namespace) -> tuple[dict[str, Any], "Mesh
         raise InputError(f"--symmetry is for mesh files, got it with the solid {thing}, which knows its own.")
     if thing in NAMES and len(args.objects) == 1 and (args.up, args.scale) != ("y", "fit"):
         raise InputError(f"--up and --scale are for mesh files, got them with the solid {thing}.")
-    found = open_object(thing, up=args.up, scale=parse_scale(args.scale), untextured=args.untextured)
-    mesh, symmetry = mesh_of(found), getattr(found, "symmetry", None)  # a file does not know its own
-    source = f"solid {thing}"
-    if found is mesh:
-        symmetry = None if args.symmetry is None else parse_symmetry(args.symmetry)
-        source = f"{Path(thing).name}, up {args.up}, scale {args.scale}"
+    found = open_object(thing, up=args.up, scale=args.scale, untextured=args.untextured)
+    mesh = mesh_of(found)
+    symmetry = getattr(found, "symmetry", args.symmetry)  # a file does not know its own
+    source = f"{Path(thing).name}, up {args.up}, scale {args.scale}" if found is mesh else f"solid {thing}"
     about = {"name": mesh.name, "mesh": mesh.hash, "symmetry": symmetry and symmetry.to_dict(), "source": source}
     return about, mesh
+
+
+def preview(spec: "RenderSpec", split: str, path: Path) -> None:
+    """A contact sheet of the first examples."""
+    import numpy as np
+
+    from aquamam.rendering.render import contact_sheet
+
+    numbers = np.arange(32)
+    rotations = spec.rotations(split, numbers)
+    labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
+    save_image(contact_sheet(spec.images(split, numbers, rotations), 8, labels), path, "--preview")
+
+
+def warn_of_disk(spec: "RenderSpec", manifest: "Manifest", out: Path) -> None:
+    """Say beforehand what will not fit; rendering may start all the same and go on when there is room."""
+    import numpy as np
+
+    from aquamam.data.disk.layout import bytes_per_image
+
+    numbers, split = np.arange(8), next(iter(manifest.splits))
+    images = spec.images(split, numbers, spec.rotations(split, numbers))
+    need = bytes_per_image(manifest.encoding, images) * sum(manifest.splits.values())
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    have = shutil.disk_usage(there).free + sum(f.stat().st_size for f in out.glob("*/*") if f.is_file())
+    if need > have:
+        print(f"warning: {out} needs about {need / 1e9:.3g} GB, its disk has {have / 1e9:.3g} GB", file=sys.stderr)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# --- types of options -------------------------------------------------------------------------------------------------
 
 
 def parse_scale(text: str) -> str | float:
     try:
         return text if text == "fit" else float(text)
     except ValueError:
-        raise InputError(f"--scale must be fit or a positive number, got {text!r}.") from None
+        raise InputError(f"must be fit or a positive number, got {text!r}") from None
 
 
 def parse_symmetry(text: str) -> "SymmetryGroup":
@@ -181,27 +201,21 @@ def parse_symmetry(text: str) -> "SymmetryGroup":
     if text.endswith(".json"):
         try:
             data = json.loads(Path(text).read_text())
-        except ValueError as error:
-            raise InputError(f"{text} must be a JSON file with a symmetry, got: {error}.") from None
-        return SymmetryGroup.from_dict(data) if "elements" in data else SymmetryGroup.from_bop(data)
+            return SymmetryGroup.from_dict(data) if "elements" in data else SymmetryGroup.from_bop(data)
+        except (OSError, ValueError) as error:
+            raise InputError(f"must name a JSON file with a symmetry, got: {error}") from None
     name, _, letter = text.partition(":")
-    axes = {"x": (1.0, 0.0, 0.0), "y": (0.0, 1.0, 0.0), "z": (0.0, 0.0, 1.0), "": (0.0, 0.0, 1.0)}
-    plain = {
-        "none": SymmetryGroup.trivial,
-        "tetrahedral": SymmetryGroup.tetrahedral,
-        "octahedral": SymmetryGroup.octahedral,
-        "icosahedral": SymmetryGroup.icosahedral,
-    }
+    plain = {"none": "trivial", **{name: name for name in ("tetrahedral", "octahedral", "icosahedral")}}
     if name in plain and not letter:
-        return plain[name]()
-    if letter in axes:
-        axis, across = axes[letter], axes["y" if letter == "x" else "x"]
+        return getattr(SymmetryGroup, plain[name])()
+    if letter in ("", "x", "y", "z"):
+        axis, across = (tuple(float(c == a) for c in "xyz") for a in (letter or "z", "y" if letter == "x" else "x"))
         if name in ("cone", "cylinder"):
             return SymmetryGroup.revolution(axis, flip=name == "cylinder")
         if name[:1] in ("C", "D") and name[1:].isdigit():
             n = int(name[1:])
             return SymmetryGroup.cyclic(n, axis) if name[0] == "C" else SymmetryGroup.dihedral(n, axis, across)
-    raise InputError(f"--symmetry must be a name such as none, C4, D2:y or cylinder, or a JSON file, got {text!r}.")
+    raise InputError(f"must be a name such as none, C4, D2:y or cylinder, or a JSON file, got {text!r}")
 
 
 def parse_split(text: str) -> dict[str, int]:
@@ -214,15 +228,13 @@ def parse_split(text: str) -> dict[str, int]:
     for piece in text.split(","):
         name, _, count = (word.strip() for word in piece.partition("="))
         if not count.replace("_", "").isdigit() or name in splits:
-            raise InputError(f"--split must read like train=500,valid=100 or paper, got {text!r}.")
+            raise InputError(f"must read like train=500,valid=100 or paper, got {text!r}")
         splits[name] = int(count)
     return splits
 
 
 def split_count(count: int) -> dict[str, int]:
     """The paper's proportions, 50:1:1, of a total."""
-    if count < 3:
-        raise InputError(f"--count must be at least 3, one image for each split, got {count}; or give --split.")
     held = max(1, round(count / 52))
     return {"train": count - 2 * held, "valid": held, "test": held}
 
@@ -231,7 +243,7 @@ def parse_share(text: str) -> tuple[int, int]:
     """I/N with 1 <= I <= N, as (I - 1, N)."""
     i, _, n = text.partition("/")
     if not (i.isdigit() and n.isdigit() and 1 <= int(i) <= int(n)):
-        raise InputError(f"--shard must read I/N with 1 <= I <= N, such as 1/4, got {text!r}.")
+        raise InputError(f"must read I/N with 1 <= I <= N, such as 1/4, got {text!r}")
     return int(i) - 1, int(n)
 
 
@@ -239,51 +251,7 @@ def parse_background(text: str) -> tuple[int, int, int] | str:
     """random, R,G,B or a colour's name."""
     from PIL import ImageColor
 
-    if text == "random":
-        return text
     try:
-        return ImageColor.getrgb(f"rgb({text})" if "," in text else text)[:3]
+        return text if text == "random" else ImageColor.getrgb(f"rgb({text})" if "," in text else text)[:3]
     except ValueError:
-        raise InputError(f"--background must be R,G,B, a colour's name or random, got {text!r}.") from None
-
-
-def preview(spec: "RenderSpec", split: str, path: Path, count: int = 32) -> None:
-    """A contact sheet of the first examples."""
-    import numpy as np
-
-    from aquamam.rendering.render import contact_sheet
-
-    numbers = np.arange(count)
-    rotations = spec.rotations(split, numbers)
-    labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
-    sheet = contact_sheet(spec.images(split, numbers, rotations), 8, labels)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sheet.save(path)
-    except ValueError:
-        raise InputError(f"--preview must end in .png or another picture's ending, got {path.name}.") from None
-
-
-def warn_of_disk(spec: "RenderSpec", manifest: "Manifest", out: Path) -> None:
-    """Say beforehand what will not fit; rendering may start all the same and go on when there is room."""
-    import shutil
-
-    import numpy as np
-
-    from aquamam.data.disk.layout import bytes_per_image
-
-    numbers = np.arange(8)
-    split = next(iter(manifest.splits))
-    images = spec.images(split, numbers, spec.rotations(split, numbers))
-    need = bytes_per_image(manifest.encoding, images) * sum(manifest.splits.values())
-    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    have = shutil.disk_usage(there).free + sum(f.stat().st_size for f in out.glob("*/*") if f.is_file())
-    if need > have:
-        print(f"warning: {out} needs about {need / 1e9:.3g} GB, its disk has {have / 1e9:.3g} GB", file=sys.stderr)
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
+        raise InputError(f"must be R,G,B, a colour's name or random, got {text!r}") from None

@@ -1,10 +1,18 @@
-"""`aquamam serve`: models behind HTTP, with a page to try them."""
+"""Serve models over HTTP: a JSON API, and a page that shows the posterior of a dropped image or a rotated object."""
 
 import argparse
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
-HELP = "serve models over HTTP: a JSON API, and a page where one drops an image or turns the object and watches the posterior"
+from aquamam.cli.options import add, load_model, whole
+from aquamam.errors import InputError
+
 EXAMPLES = """\
   aquamam serve                                         the bundled die; open http://127.0.0.1:8000
   aquamam serve runs/part part2=runs/part2 --port 9000  two models: "part" and "part2"
@@ -25,63 +33,42 @@ OPTIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "models", nargs="*", default=["die"], metavar="[NAME=]MODEL",
-        help="a bundled model's name, a checkpoint, or an exported .onnx (default: die)",
-    )  # fmt: skip
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this computer)")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
-    parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
-    parser.add_argument("--threads", type=int, help="of the network on a CPU (default: all cores)")
-    for option, (field, what) in OPTIONS.items():
-        parser.add_argument(
-            option, dest=field, metavar="N", type=float if field == "seconds" else int, help=f"most {what}"
-        )
-    parser.add_argument("--quiet", action="store_true", help="no line in the log for each request")
+    option = parser.add_argument
+    models = "a bundled model's name, a checkpoint, or an exported .onnx (default: die)"
+    option("models", nargs="*", default=["die"], metavar="[NAME=]MODEL", help=models)
+    option("--host", default="127.0.0.1", help="address to listen on")
+    option("--port", type=whole(0, 65535), default=8000, metavar="N", help="0 takes a free one")
+    add(parser, "--device", "--threads")
+    for name, (field, what) in OPTIONS.items():
+        option(name, dest=field, metavar="N", type=float if field == "seconds" else int, help=f"most {what}")
+    add(parser, "--quiet", help="no line in the log for each request")
 
 
-def run(args: argparse.Namespace) -> int:
-    import logging
-    import signal
-    import sys
-    import warnings
-
+def run(args: argparse.Namespace) -> None:
     import torch
-
-    from aquamam.errors import InputError
 
     try:
         import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
         import python_multipart  # noqa: F401
         import uvicorn
     except ImportError as error:
         raise InputError(f"serving needs {error.name}; try pip install 'aquamam[serve]'.") from error
     from aquamam.serving.app import create_app
-    from aquamam.serving.gate import JsonLines
     from aquamam.serving.limits import Limits
 
     given = {field: getattr(args, field) for field, _ in OPTIONS.values() if getattr(args, field) is not None}
     limits = Limits(**given)
     if args.threads is not None:
-        if args.threads < 1:
-            raise InputError(f"--threads must be at least 1, got {args.threads}.")
         torch.set_num_threads(args.threads)
-    listener = listen(args.host, args.port)  # before the models are read: a port that is taken is told at once
-    try:
+    with listen(args.host, args.port) as listener:  # before the models are read: a port that is taken is told at once
         app = create_app(open_models(args.models, args.device, args.threads or 0), limits)
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(JsonLines())
-        for name, level in (("aquamam.serving", logging.INFO), ("uvicorn.error", logging.WARNING)):
-            log = logging.getLogger(name)
-            log.handlers, log.propagate = [handler], False
-            log.setLevel(logging.WARNING if args.quiet else level)
-        logging.getLogger("python_multipart").setLevel(logging.ERROR)  # bad requests are in the log already
-        warnings.filterwarnings("ignore", module="PIL")  # and so are bad images
+        set_up_log(args.quiet)
         app.state.service.warm_up()
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         print(f"aquamam serves {', '.join(app.state.service.models)} on {address}", flush=True)
-        if not is_local(host):
+        if not ipaddress.ip_address(host).is_loopback:
             print("aquamam: other computers can reach this service, and it asks nobody who they are.", file=sys.stderr)
         config = uvicorn.Config(
             app,
@@ -94,17 +81,27 @@ def run(args: argparse.Namespace) -> int:
         )
         # uvicorn ends well on these signals and then raises them again, for others to see; here nobody is left
         signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.signal(signal.SIGINT, lambda *_: None)
         uvicorn.Server(config).run(sockets=[listener])
-    except KeyboardInterrupt:
-        pass
-    finally:
-        listener.close()
-    return 0
+
+
+def set_up_log(quiet: bool) -> None:
+    """One JSON object a line on stderr; what is wrong with requests is in it once."""
+    from aquamam.serving.gate import JsonLines
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name, level in (("aquamam.serving", logging.INFO), ("uvicorn.error", logging.WARNING)):
+        log = logging.getLogger(name)
+        log.handlers, log.propagate = [handler], False
+        log.setLevel(logging.WARNING if quiet else level)
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="PIL")
 
 
 def open_models(named: list[str], device: str | None, threads: int) -> dict[str, Any]:
     """Models by name: NAME=PATH, or a name made from the path."""
-    from aquamam.errors import InputError
+    from aquamam.export.runner import OnnxModel
 
     models: dict[str, Any] = {}
     for text in named:
@@ -113,7 +110,8 @@ def open_models(named: list[str], device: str | None, threads: int) -> dict[str,
             name, path = name_of(text), text
         if not name or name in models:
             raise InputError(f"models need different names, got {text!r}; try other={path or 'die'}.")
-        models[name] = open_model(path, device, threads)
+        onnx = path.endswith((".onnx", ".json"))
+        models[name] = OnnxModel(path, threads=threads) if onnx else load_model(path, device)
     return models
 
 
@@ -125,25 +123,8 @@ def name_of(path: str) -> str:
     return Path(path).resolve().parent.name if stem in ("best", "last", "model") else stem
 
 
-def open_model(path: str, device: str | None, threads: int) -> Any:
-
-    if path.endswith((".onnx", ".json")):
-        from aquamam.export.runner import OnnxModel
-
-        return OnnxModel(path, threads=threads)
-    from aquamam.cli.predict import load_on
-
-    return load_on(path, device)
-
-
-def listen(host: str, port: int) -> Any:
+def listen(host: str, port: int) -> socket.socket:
     """A socket that listens, or one sentence."""
-    import socket
-
-    from aquamam.errors import InputError
-
-    if not 0 <= port < 65536:
-        raise InputError(f"--port must lie between 0 and 65535, got {port}.")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -153,10 +134,3 @@ def listen(host: str, port: int) -> Any:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"cannot listen on {host} port {port} ({reason}); try another --port or --host.") from None
     return listener
-
-
-def is_local(host: str) -> bool:
-    """Whether only this computer can reach the address."""
-    import ipaddress
-
-    return ipaddress.ip_address(host).is_loopback

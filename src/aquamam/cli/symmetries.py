@@ -1,11 +1,11 @@
-"""`aquamam symmetries`: the rotations that leave an object's look unchanged, from its mesh."""
+"""Find the rotations that leave an object's look unchanged, from its mesh."""
 
 import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.options import add_untextured
+from aquamam.cli.options import MESH, add
 from aquamam.errors import InputError
 from aquamam.files import write_json
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from aquamam.rendering.meshes import Mesh
     from aquamam.shape.symmetries import NearSymmetry, Symmetries
 
-HELP = "Find the rotations that leave an object's look unchanged, from its mesh."
-EXAMPLES = """  aquamam symmetries part.stl
+EXAMPLES = """\
+  aquamam symmetries part.stl
   aquamam symmetries part.obj --suggest               # also what is nearly one, and how visible the difference is
   aquamam symmetries part.stl --bop models_info.json  # for BOP's tools; --id names the object there
   aquamam symmetries die --map die.png                # how many rotations look the same, by view direction
@@ -23,34 +23,27 @@ LONG = {"none": "no symmetry", "T": "tetrahedral", "O": "octahedral", "I": "icos
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("object", help="a mesh file (.obj, .ply, .stl, .glb, .gltf, .off) or a solid's name")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    option = parser.add_argument
+    option("object", metavar="OBJECT", help=MESH)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--geometry", action="store_true", help="of the geometry alone, whatever its colours")
     which.add_argument("--texture", action="store_true", help="of geometry and colours alone (default: both)")
-    parser.add_argument(
-        "--tolerance", type=float, default=0.01, metavar="SHARE",
-        help="how far a surface may move, as a share of the object's radius (default: 0.01)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--suggest", action="store_true", help="list near-symmetries and how visible their difference is"
-    )
-    parser.add_argument("--bop", type=Path, metavar="FILE", help="write BOP's models_info.json, or add to it")
-    parser.add_argument("--id", type=int, metavar="N", help="the object's number there (default: 1)")
-    parser.add_argument("--map", type=Path, metavar="PNG", help="draw how many rotations look the same from each side")
-    parser.add_argument("--views", type=int, metavar="N", help="directions of the map (default: 100)")
-    add_untextured(parser)
+    option("--suggest", action="store_true", help="list near-symmetries and how visible their difference is")
+    option("--bop", type=Path, metavar="FILE", help="write BOP's models_info.json, or add to it")
+    option("--id", type=int, metavar="N", help="the object's number there (default: 1)")
+    option("--map", type=Path, metavar="PNG", help="draw how many rotations look the same from each side")
+    option("--views", type=int, metavar="N", help="directions of the map (default: 100)")
+    add(parser, "--tolerance", "--untextured", "--json")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     from aquamam.rendering.solids import mesh_of, open_object
     from aquamam.shape.matching import Tolerance
     from aquamam.shape.surface import Surface
     from aquamam.shape.symmetries import find_symmetries, models_info, near_symmetries
 
-    _check_outputs(args)  # before the work
+    infos = _check_outputs(args)  # before the work
     mesh = mesh_of(open_object(args.object, scale=1.0, center=False, untextured=args.untextured))
-    infos = _infos(args.bop)  # likewise: a broken file is told at once
     surface, tolerance = Surface.of(mesh), Tolerance(distance=args.tolerance)
     if args.texture and not surface.painted:
         raise InputError(f"{args.object} has neither texture nor colours; drop --texture.")
@@ -60,38 +53,43 @@ def run(args: argparse.Namespace) -> int:
     if surface.painted and not args.geometry:
         found["look"] = find_symmetries(surface, tolerance=tolerance)
     last = list(found.values())[-1]
-    near = near_symmetries(surface, last) if args.suggest else []
+    near = near_symmetries(surface, last) if args.suggest else None
     facts: dict[str, Any] = {"object": args.object, "centre": list(last.centre), "radius": last.radius}
     facts |= {name: one.to_dict() for name, one in found.items()}
     facts["models_info"] = models_info(mesh, last)
-    if args.suggest:
+    if near is not None:
         facts["near"] = [one.to_dict() for one in near]
     if args.map is not None:
         facts["views"] = _map(args, mesh, last)
     if args.bop is not None:
-        write_json(args.bop, infos | {str(args.id): facts["models_info"]}, indent=2)
+        write_json(args.bop, infos | {str(args.id or 1): facts["models_info"]}, indent=2)
     if args.json:
         print(json.dumps(facts))
-        return 0
-    print("\n".join(lines_of(args.object, mesh, found, near if args.suggest else None)))
+        return
+    print("\n".join(lines_of(args.object, mesh, found, near)))
     for what, path in (("BOP's entry", args.bop), ("the map", args.map)):
         if path is not None:
             print(f"{what} is in {path}")
-    return 0
 
 
-def _check_outputs(args: argparse.Namespace) -> None:
+def _check_outputs(args: argparse.Namespace) -> dict[str, Any]:
+    """Refuse what cannot be written; returns what a models_info.json says already."""
     from aquamam.plotting.style import FORMATS
 
     for option, needed in (("views", "map"), ("id", "bop")):
         if getattr(args, option) is not None and getattr(args, needed) is None:
             raise InputError(f"--{option} needs --{needed}.")
-    args.views = 100 if args.views is None else args.views
-    args.id = 1 if args.id is None else args.id
     if args.map is not None and args.map.suffix.lower() not in FORMATS:
         raise InputError(f"--map must end in {', '.join(FORMATS)}, got {args.map.name}.")
-    if args.bop is not None:
-        args.bop.parent.mkdir(parents=True, exist_ok=True)
+    if args.bop is None or not args.bop.exists():
+        return {}
+    try:
+        infos = json.loads(args.bop.read_text())
+    except ValueError as error:
+        raise InputError(f"{args.bop} is there but no JSON ({error}); move it away, or repair it.") from None
+    if not isinstance(infos, dict):
+        raise InputError(f"{args.bop} must hold one JSON object, as BOP's models_info.json does; move it away.")
+    return infos
 
 
 def lines_of(name: str, mesh: "Mesh", found: dict[str, "Symmetries"], near: "list[NearSymmetry] | None") -> list[str]:
@@ -103,17 +101,14 @@ def lines_of(name: str, mesh: "Mesh", found: dict[str, "Symmetries"], near: "lis
         lines.append(f"{'geometry and colours' if one.painted else 'geometry alone'}: {_headline(one)}")
         lines += [f"  {words}" for words in one.found.words]
         if one.found.name != "none":
-            lines.append(
-                f"  checked: points leave the surface by {_percent(one.distance)} of the radius at most (tolerance "
-                f"{100 * one.tolerance.distance:g} %); in renders {_percent(one.seen.share)} of its pixels change"
-            )
+            away = f"points leave the surface by {_percent(one.distance)} of the radius at most"
+            tolerance = f"(tolerance {100 * one.tolerance.distance:g} %)"
+            lines.append(f"  checked: {away} {tolerance}; in renders {_percent(one.seen.share)} of its pixels change")
     if near is not None:
         lines.append("nearly:" if near else "nearly: nothing within five times the tolerance")
-        for miss in near:
-            lines.append(
-                f"  {miss.words}: {_percent(miss.seen.share)} of pixels change, the most by {miss.seen.largest:.0f} of 255; "
-                f"surface off by {_percent(miss.distance)}"
-            )
+    for miss in near or ():
+        change = f"{_percent(miss.seen.share)} of pixels change, the most by {miss.seen.largest:.0f} of 255"
+        lines.append(f"  {miss.words}: {change}; surface off by {_percent(miss.distance)}")
     return [*lines, f"BOP: {json.dumps(last.to_bop())}"]
 
 
@@ -131,26 +126,13 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share == 0 or share >= 2e-4 else "less than 0.02 %"
 
 
-def _infos(path: Path | None) -> dict[str, Any]:
-    """What a models_info.json says already."""
-    if path is None or not path.exists():
-        return {}
-    try:
-        infos = json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError(f"{path} is there but no JSON ({error}); move it away, or repair it.") from None
-    if not isinstance(infos, dict):
-        raise InputError(f"{path} must hold one JSON object, as BOP's models_info.json does; move it away.")
-    return infos
-
-
 def _map(args: argparse.Namespace, mesh: "Mesh", found: "Symmetries") -> list[dict[str, Any]]:
-    """Draw the map about the symmetries' centre, or of an object without any about the middle of its box, as it is rendered."""
+    """Draw the map about the symmetries' centre, or without any about the middle of the box, as it is rendered."""
     from aquamam.shape.surface import Surface
     from aquamam.shape.view_map import save_map, view_ambiguity
 
     centre = (mesh.vertices.min(0) + mesh.vertices.max(0)) / 2 if found.found.name == "none" else found.centre
-    seen = view_ambiguity(Surface.of(mesh, centre), args.views, quiet=False)
+    seen = view_ambiguity(Surface.of(mesh, centre), args.views or 100, quiet=False)
     args.map.parent.mkdir(parents=True, exist_ok=True)
     save_map(seen, args.map)
     return seen.to_dict()["views"]
