@@ -225,7 +225,7 @@ def _rows(batch: Batch) -> Iterator[tuple[str, Tensor]]:
 
 def _offered(posterior: RotationDistribution, samples: int) -> tuple[str, ...]:
     """The strategies that a model has: without cells there is no beam, without samples no least expected error."""
-    lacks = {"beam"} if type(posterior).topk is RotationDistribution.topk else set()
+    lacks = {"beam"} if type(posterior.unwrapped)._topk is RotationDistribution._topk else set()
     return tuple(name for name in STRATEGIES if name not in (lacks if samples else lacks | {"expected"}))
 
 
