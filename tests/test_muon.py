@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from aquamam.training.muon import Muon, orthogonalise, suits
+from aquamam.training.optim import Muon, orthogonalise, suits_muon
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (16, 80), (80, 16)])
@@ -52,8 +52,8 @@ def test_it_descends_an_ill_conditioned_quadratic(generator):
 
 
 def test_only_matrices_with_directions_suit():
-    assert suits(nn.Linear(32, 64))
-    assert suits(nn.Conv2d(16, 32, 3))
-    assert not suits(nn.Conv2d(3, 8, 4))  # eight rows
-    assert not suits(nn.Embedding(64, 64))
-    assert not suits(nn.LayerNorm(64))
+    assert suits_muon(nn.Linear(32, 64))
+    assert suits_muon(nn.Conv2d(16, 32, 3))
+    assert not suits_muon(nn.Conv2d(3, 8, 4))  # eight rows
+    assert not suits_muon(nn.Embedding(64, 64))
+    assert not suits_muon(nn.LayerNorm(64))

@@ -1,10 +1,26 @@
 """How to train: one frozen config, and schedules that are functions of progress alone."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from aquamam.config import Config
 from aquamam.errors import InputError
+
+CHOICES = {
+    "schedule": ("cosine", "plateau"),
+    "optimizer": ("muon", "adamw", "adam"),
+    "precision": ("float32", "bfloat16"),
+}
+# a rule in words, whether a value keeps it, the fields that must
+RULES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("be at least 1", lambda x: x >= 1, "steps batch_size labels_per_image validate_every validation_size patience"),
+    ("be positive", lambda x: x > 0, "lr head_rate scale_rate eps checkpoint_seconds"),
+    ("not be negative", lambda x: x >= 0, "time_budget weight_decay clip smoothing threads epoch_size"),
+    ("lie in [0, 1)", lambda x: 0 <= x < 1, "warmup smoothing_share averaging"),
+    ("lie in [0, 2^31)", lambda x: 0 <= x < 2**31, "seed"),
+    ("lie in [0, 1], 1 never freezing them", lambda x: 0 <= x <= 1, "frozen_norms"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +44,7 @@ class TrainConfig(Config):
     warmup: float = 0.02  # share of the schedule
     smoothing: float = 12.0  # Gaussian width of the bin labels in bins, at the start
     smoothing_share: float = 0.4  # share of the schedule after which labels are exact
-    frozen_norms: float = (
-        1.0  # share of the schedule after which batch norms keep their statistics, whose noise hides small angles
-    )
+    frozen_norms: float = 1.0  # share of the schedule after which batch norms keep their (noisy) statistics
     averaging: float = 0.999  # decay of the weights' running mean, which is what is validated and saved; 0 for none
     labels_per_image: int = 1  # equivalent true rotations used for each image and step
     augment: str = "none"  # mild or strong
@@ -45,29 +59,13 @@ class TrainConfig(Config):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("schedule", ("cosine", "plateau")),
-            ("optimizer", ("muon", "adamw", "adam")),
-            ("precision", ("float32", "bfloat16")),
-        ):
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}.")
-        for name in ("steps", "batch_size", "labels_per_image", "validate_every", "validation_size", "patience"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("lr", "head_rate", "scale_rate", "eps", "checkpoint_seconds"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be positive, got {getattr(self, name)}.")
-        for name in ("time_budget", "weight_decay", "clip", "smoothing", "threads", "epoch_size"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} must not be negative, got {getattr(self, name)}.")
-        for name in ("warmup", "smoothing_share", "averaging"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"{name} must lie in [0, 1), got {getattr(self, name)}.")
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"seed must lie in [0, 2^31), got {self.seed}.")
-        if not 0 <= self.frozen_norms <= 1:
-            raise InputError(f"frozen_norms must lie in [0, 1], got {self.frozen_norms}; 1 never freezes them.")
+        for rule, holds, names in RULES:
+            for name in names.split():
+                if not holds(getattr(self, name)):
+                    raise InputError(f"{name} must {rule}, got {getattr(self, name)}.")
         if self.schedule == "plateau" and self.time_budget:
             raise InputError("a time budget needs schedule=cosine; the paper's plateau schedule ends by itself.")
 
@@ -89,6 +87,17 @@ class TrainConfig(Config):
 
 # The paper's recipe (Section A.5): Adam, rate halved after five epochs without improvement.
 PAPER = TrainConfig(
-    schedule="plateau", steps=10_000_000, optimizer="adam", lr=1e-4, head_rate=1.0, betas=(0.9, 0.999), eps=1e-9,
-    weight_decay=0.0, clip=0.0, smoothing=0.0, averaging=0.0, epoch_size=500_000, validation_size=10_000,
-)  # fmt: skip
+    schedule="plateau",
+    steps=10_000_000,
+    optimizer="adam",
+    lr=1e-4,
+    head_rate=1.0,
+    betas=(0.9, 0.999),
+    eps=1e-9,
+    weight_decay=0.0,
+    clip=0.0,
+    smoothing=0.0,
+    averaging=0.0,
+    epoch_size=500_000,
+    validation_size=10_000,
+)

@@ -6,8 +6,10 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from aquamam.errors import InputError
+from aquamam.network.model import RotationModel
 
 
 @contextmanager
@@ -38,3 +40,16 @@ def usable(device: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise InputError(f"--device must be one that this computer has, got {device!r} ({reason}).") from error
+
+
+class Loss(nn.Module):
+    """The loss as a module's forward, which is what DistributedDataParallel hooks into."""
+
+    def __init__(self, model: RotationModel):
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, images: Tensor, q: Tensor, weights: Tensor, smoothing: float, generator: torch.Generator
+    ) -> Tensor:
+        return self.model.loss(images, q, weights=weights, smoothing=smoothing, generator=generator)

@@ -1,39 +1,107 @@
-"""Which parameters learn by which rule, and how fast."""
+r"""Which parameters learn by which rule and how fast, and Muon (Jordan et al. 2024): momentum, then the nearest orthogonal matrix.
 
+A step $U V^\top$ of the momentum $M = U S V^\top$ moves a matrix equally along all its singular directions, where Adam's steps are ruled by
+the few largest. Newton's iteration gets there with matrix products alone, which cost little beside a training step.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from aquamam.training import muon
 from aquamam.network.layers import ScaledLinear
 from aquamam.training.config import TrainConfig
+
+ITERATIONS = 5
+QUINTIC = (3.4445, -4.7750, 2.0315)  # of the original: all singular values end between 0.7 and 1.2, and fast
+SMALLEST = 16  # rows and columns; smaller matrices (colours, coordinates) have too few directions to even out
+
+
+class Muon(torch.optim.Optimizer):
+    """For hidden matrices and convolutions; steps are scaled to be about as long as Adam's, so that one rate serves both."""
+
+    def __init__(
+        self, params: Iterable[dict[str, Any]], lr: float, *, momentum: float = 0.95, weight_decay: float = 0.0
+    ):
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state = self.state[weight]
+                if not state:
+                    state["momentum"] = torch.zeros_like(weight)
+                state["momentum"].lerp_(weight.grad, 1 - group["momentum"])
+                ahead = weight.grad.lerp(state["momentum"], group["momentum"]).flatten(1)  # Nesterov's
+                parts = ahead.chunk(getattr(weight, "stacked", 1))
+                update = torch.cat([orthogonalise(part) for part in parts])
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.add_(update.view_as(weight), alpha=-0.2 * group["lr"] * max(parts[0].shape) ** 0.5)
+
+
+def orthogonalise(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+    """About the orthogonal matrix nearest to this one."""
+    a, b, c = QUINTIC
+    x = matrix / (matrix.norm() + 1e-7)
+    tall = x.shape[0] > x.shape[1]
+    if tall:
+        x = x.T
+    for _ in range(ITERATIONS):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if tall else x
+
+
+def suits_muon(module: nn.Module) -> bool:
+    """Whether the module's weight is a matrix between hidden layers, large enough to have directions."""
+    return isinstance(module, nn.Linear | nn.Conv2d) and min(module.weight.flatten(1).shape) >= SMALLEST
 
 
 def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """Each matrix has one rate and one rule; only matrices decay: shrinking norms and biases helps nobody."""
-    sharp = getattr(model, "output_layers", ())
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     hidden: list[nn.Parameter] = []
-    groups: list[dict[str, Any]] = [
-        {"params": [], "rate": rate, "weight_decay": decay}
-        for rate in (1.0, config.head_rate)
-        for decay in (config.weight_decay, 0.0)
-    ]
-    groups.append({"params": [], "rate": config.scale_rate, "weight_decay": 0.0})
     for path, module in model.named_modules():
-        output = path in sharp
+        output = path in getattr(model, "output_layers", ())
         for name, parameter in module.named_parameters(recurse=False):
-            if config.optimizer == "muon" and name == "weight" and not output and muon.suits(module):
+            if config.optimizer == "muon" and name == "weight" and not output and suits_muon(module):
                 hidden.append(parameter)
-            elif isinstance(module, ScaledLinear) and name == "log_scale":
-                groups[-1]["params"].append(parameter)
-            else:
-                groups[2 * output + (parameter.ndim < 2)]["params"].append(parameter)
+                continue
+            rate, decay = config.head_rate if output else 1.0, config.weight_decay if parameter.ndim > 1 else 0.0
+            if isinstance(module, ScaledLinear) and name == "log_scale":
+                rate, decay = config.scale_rate, 0.0
+            groups.setdefault((rate, decay), []).append(parameter)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    groups = [group for group in groups if group["params"]]
-    optimizers: list[torch.optim.Optimizer] = [
-        kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-    ]
+    told = [{"params": params, "rate": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
+    optimizers: list[torch.optim.Optimizer] = [kind(told, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)]
     if hidden:
-        optimizers.append(muon.Muon([{"params": hidden, "rate": 1.0}], config.lr, weight_decay=config.weight_decay))
+        optimizers.append(Muon([{"params": hidden, "rate": 1.0}], config.lr, weight_decay=config.weight_decay))
     return optimizers
+
+
+def optimizer_tensors(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """The optimisers' state by the names of parameters, whichever optimiser has them."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return {
+        f"{names[parameter]}.{part}": value  # type: ignore[index]
+        for optimizer in optimizers
+        for parameter, state in optimizer.state.items()
+        for part, value in state.items()
+    }
+
+
+def restore_optimizers(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], tensors: dict[str, Tensor]
+) -> None:
+    """The inverse of `optimizer_tensors`."""
+    parameters = dict(model.named_parameters())
+    homes = {p: optimizer for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    for key, value in tensors.items():
+        name, _, part = key.rpartition(".")
+        parameter = parameters[name]
+        homes[parameter].state[parameter][part] = value if part == "step" else value.to(parameter.device)

@@ -1,6 +1,8 @@
 """What a training run leaves on disk besides its models: the state to go on from, and the log."""
 
 import json
+import math
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,37 @@ from aquamam.files import write_text
 FREE = {"threads", "checkpoint_seconds", "compile"}
 
 
+@dataclass
+class Progress:
+    """What a run's state holds besides tensors."""
+
+    step: int = 0
+    elapsed: float = 0.0  # seconds of training, over all sessions
+    images: int = 0
+    fastest: float = 0.0  # images a second
+    skipped: int = 0
+    best: float = -math.inf  # best validation log-likelihood
+    bad_epochs: int = 0  # plateau: epochs since the last improvement
+    halvings: int = 0
+    idle_halvings: int = 0  # plateau: halvings in a row without an improvement
+    finished: bool = False
+    skipped_names: list[str] = field(default_factory=list)
+    inherited: dict[str, Any] = field(default_factory=dict)  # from the model that the run started from
+
+    def improved(self, log_likelihood: float) -> bool:
+        """Note a validation."""
+        if log_likelihood > self.best:
+            self.best, self.bad_epochs, self.idle_halvings = log_likelihood, 0, 0
+            return True
+        self.bad_epochs += 1
+        return False
+
+    def halve(self) -> bool:
+        """Halve the learning rate; whether that was for the second time without an improvement."""
+        self.bad_epochs, self.halvings, self.idle_halvings = 0, self.halvings + 1, self.idle_halvings + 1
+        return self.idle_halvings >= 2
+
+
 class RunFolder:
     """state.safetensors, log.jsonl and, where TensorBoard is installed, its events; `identity` says which run it is."""
 
@@ -22,16 +55,12 @@ class RunFolder:
         self.identity = json.loads(json.dumps(identity, default=str))
         self._board: Any = None
 
-    def start(self) -> None:
-        """Make room for a new run."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / "log.jsonl").unlink(missing_ok=True)
-
-    def save(self, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
+    def save(self, tensors: dict[str, Tensor], progress: Progress) -> None:
         """Write the state atomically."""
-        save_tensors(self.path / "state.safetensors", tensors, {"identity": self.identity, "progress": progress})
+        description = {"identity": self.identity, "progress": asdict(progress)}
+        save_tensors(self.path / "state.safetensors", tensors, description)
 
-    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def load(self) -> tuple[dict[str, Tensor], Progress] | None:
         """The saved state if there is one; another run's is refused."""
         file = self.path / "state.safetensors"
         if not file.exists():
@@ -39,17 +68,14 @@ class RunFolder:
         tensors, description = load_tensors(file)
         there = description.get("identity", {})
         differ = [part for part in ("kind", "data") if there.get(part) != self.identity[part]]
-        differ += [
-            f"{part}.{key}"
-            for part in ("model", "train")
-            for key, value in self.identity[part].items()
-            if key not in FREE and there.get(part, {}).get(key) != value
-        ]
+        for part in ("model", "train"):
+            mine, theirs = self.identity[part], there.get(part, {})
+            differ += [f"{part}.{key}" for key in mine if key not in FREE and theirs.get(key) != mine[key]]
         if differ:
             raise InputError(
                 f"{self.path} holds another run: {', '.join(differ[:3])} differ; use another folder, or the same settings to go on."
             )
-        return tensors, description["progress"]
+        return tensors, Progress(**description["progress"])
 
     def log(self, record: dict[str, Any]) -> None:
         """Append a line to log.jsonl, and scalars for TensorBoard."""
@@ -69,12 +95,9 @@ class RunFolder:
             self._board.flush()
 
     def trim_log(self, step: int) -> None:
-        """Drop lines of steps that a kill has undone, and a half-written last one."""
+        """Drop lines of steps that a kill has undone, and a half-written last one; at step 0 make room for a new run."""
+        self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / "log.jsonl"
-        if path.exists():
-            lines = [
-                line
-                for line in path.read_text().splitlines()
-                if line.endswith("}") and json.loads(line)["step"] <= step
-            ]
-            write_text(path, "".join(line + "\n" for line in lines))
+        lines = path.read_text().splitlines() if path.exists() and step else []
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+        write_text(path, "".join(line + "\n" for line in kept))

@@ -7,11 +7,9 @@ moments, the random state, and a few numbers. It is written atomically to OUT/st
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +17,28 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from aquamam.checkpoints.checkpoint import build, save_model
 from aquamam.data.augment import augmentation
 from aquamam.data.base import Batch, RotationDataset
+from aquamam.data.labels import draw_labels
 from aquamam.data.stream import Stream, one_pass
 from aquamam.errors import InputError
-from aquamam.data.labels import carried_over, draw_labels
 from aquamam.network.layers import BatchNorm
-from aquamam.training.optim import make_optimizers
+from aquamam.network.model import RotationModel
+from aquamam.posterior.calibration import Calibration
 from aquamam.training.config import TrainConfig
-from aquamam.training.runfolder import RunFolder
+from aquamam.training.display import Display
+from aquamam.training.distributed import Loss
+from aquamam.training.optim import make_optimizers, optimizer_tensors, restore_optimizers
+from aquamam.training.runfolder import Progress, RunFolder
+from aquamam.training.start import check_data, inherited
 
 MOST_UNREADABLE = 0.01  # share of images that may be skipped before a run stops
 
 
 class TrainingStopped(InputError):
     """Training cannot go on; the last good checkpoint is on disk."""
-
-
-@dataclass
-class Progress:
-    """The numbers of a run that are not tensors."""
-
-    step: int = 0
-    elapsed: float = 0.0  # seconds of training, over all sessions
-    images: int = 0
-    skipped: int = 0
-    best: float = -math.inf  # best validation log-likelihood
-    bad_epochs: int = 0  # plateau: epochs since the last improvement
-    halvings: int = 0
-    idle_halvings: int = 0  # plateau: halvings in a row without an improvement
-    finished: bool = False
-    skipped_names: list[str] = field(default_factory=list)
-
-
-class _Loss(nn.Module):
-    """The loss as a module's forward, which is what DistributedDataParallel hooks into."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(
-        self, images: Tensor, q: Tensor, weights: Tensor, smoothing: float, generator: torch.Generator
-    ) -> Tensor:
-        return self.model.loss(images, q, weights=weights, smoothing=smoothing, generator=generator)  # type: ignore[operator]
 
 
 class Trainer:
@@ -80,31 +53,29 @@ class Trainer:
         valid: RotationDataset,
         out: str | os.PathLike[str],
         *,
-        start_from: nn.Module | None = None,
+        start_from: RotationModel | None = None,
         device: str | torch.device | None = None,
         quiet: bool = False,
     ):
-        self.rank = dist.get_rank() if dist.is_initialized() else 0
-        self.world = dist.get_world_size() if dist.is_initialized() else 1
+        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         if config.batch_size % self.world:
             raise InputError(f"batch_size must be a multiple of the {self.world} processes, got {config.batch_size}.")
         self.config, self.train_data, self.valid_data, self.out = config, train, valid, Path(out)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.quiet = quiet or self.rank > 0
+        self.quiet, self.progress = quiet or self.rank > 0, Progress()
         torch.manual_seed(config.seed)
-        self.model = build(kind, model_config)
-        self.known = {} if start_from is None else carried_over(start_from, train)
+        self.model = build(kind, model_config).to(self.device)
+        check_data(self.model.config, config, train, valid)
+        self.average = build(kind, model_config).to(self.device)
         if start_from is not None:
             self.model.load_state_dict(start_from.state_dict())
-        self.model.to(self.device)
-        self.average = build(kind, model_config).to(self.device)
+            self.progress.inherited = inherited(start_from, train)
+        self._inherit()
         self.average.load_state_dict(self.model.state_dict())
         self.average.requires_grad_(False).eval()
         self.optimizers = make_optimizers(self.model, config)
-        self.progress = Progress()
-        model_dict = self.model.config.to_dict()  # type: ignore[union-attr,operator]
-        identity = {"kind": kind, "model": model_dict, "train": config.to_dict(), "data": train.describe()}
-        self.folder = RunFolder(self.out, identity)
+        identity = {"kind": kind, "model": self.model.config.to_dict(), "train": config.to_dict()}
+        self.folder = RunFolder(self.out, {**identity, "data": train.describe()})
         if self.rank:  # weights start alike everywhere, noise must not
             torch.manual_seed(config.seed * 1_000_003 + self.rank)
         self.stream = Stream(
@@ -116,28 +87,31 @@ class Trainer:
             augment=None if config.augment == "none" else augmentation(config.augment),
             threads=config.threads,
         )
-        self._check_fit()
-        loss: nn.Module = _Loss(self.model)
+        self.loss: nn.Module = Loss(self.model)
         if config.compile:
-            loss = torch.compile(loss)  # type: ignore[assignment]
+            self.loss = torch.compile(self.loss)  # type: ignore[assignment]
         if self.world > 1:
-            loss = nn.parallel.DistributedDataParallel(loss)
-        self.loss = loss
+            self.loss = nn.parallel.DistributedDataParallel(self.loss)
+
+    def _inherit(self) -> None:
+        """Weights that started from another model's go with the temperatures of that model."""
+        told = self.progress.inherited.get("calibration", {})
+        self.model.calibration = self.average.calibration = Calibration.from_dict(told)
 
     # The run.
 
     def fit(self, on_validation: Callable[[Progress, float], None] | None = None) -> Progress:
         """Train to the end of the schedule, from the last checkpoint if there is one."""
         self.resume()
-        if self.progress.finished:
-            return self.progress
-        config, progress = self.config, self.progress
+        progress = self.progress
+        if progress.finished:
+            return progress
         saved = tick = time.monotonic()
-        bar = self._bar()
-        window: list[float] = []
+        display = Display(self.config, progress, self.quiet)
         batches = self.stream.batches(start=progress.step)
         try:
             for batch in batches:
+                self._count_unreadable(batch, display)
                 loss = self._step(batch)
                 progress.step += 1
                 progress.images += len(batch) * self.world
@@ -145,136 +119,107 @@ class Trainer:
                 progress.elapsed = self._clock(progress.elapsed + now - tick)
                 tick = now
                 if progress.step % 10 == 0:
-                    window = [*window[-19:], -float(loss)]
-                    self._show(bar, window)
+                    display.step(-float(loss))
                 done = self._share() >= 1.0
                 if done or progress.step % self._validation_interval() == 0:
                     log_likelihood = self.validate()
-                    done = (
-                        self._after_validation(log_likelihood, float(np.mean(window)) if window else -float(loss))
-                        or done
-                    )
+                    train = float(np.mean(display.recent)) if display.recent else -float(loss)
+                    done = self._after_validation(log_likelihood, train, display) or done
                     if on_validation:
                         on_validation(progress, log_likelihood)
                     tick = time.monotonic()  # validation is not counted against the budget of training
-                if done:
-                    progress.finished = True
-                    self.save()
-                    break
-                if time.monotonic() - saved > config.checkpoint_seconds:
+                progress.finished = done
+                if done or time.monotonic() - saved > self.config.checkpoint_seconds:
                     self.save()
                     saved = time.monotonic()
+                if done:
+                    break
         finally:
             batches.close()  # type: ignore[attr-defined]
-            bar.close()
+            display.close()
         return progress
 
     def _step(self, batch: Batch) -> Tensor:
-        config, progress = self.config, self.progress
-        self._count_unreadable(batch)
-        share = self._share()
-        rate = config.learning_rate(share) * 0.5**progress.halvings
+        config, step, share = self.config, self.progress.step, self._share()
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = rate * group["rate"]
+                group["lr"] = self._rate() * group["rate"]
         self.model.train()
         if share >= config.frozen_norms:
             for module in self.model.modules():
                 if isinstance(module, BatchNorm):
                     module.eval()
         batch = batch.to(self.device)
-        q, weights = draw_labels(
-            batch,
-            self.train_data,
-            config.labels_per_image,
-            seed=config.seed,
-            positions=self.stream.positions(progress.step),
-        )
+        positions = self.stream.positions(step)
+        q, weights = draw_labels(batch, self.train_data, config.labels_per_image, seed=config.seed, positions=positions)
         # one generator a step: negatives and noise of a resumed run are those of an uninterrupted one
-        seed = np.random.SeedSequence([config.seed, progress.step, self.rank]).generate_state(1)[0]
+        seed = np.random.SeedSequence([config.seed, step, self.rank]).generate_state(1)[0]
         generator = torch.Generator(device=self.device).manual_seed(int(seed))  # torch keeps only 32 bits of a seed
         mixed = torch.autocast(self.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
         with mixed:
             loss = self.loss(batch.images, q, weights, config.label_width(share), generator)
         self.model.zero_grad(set_to_none=True)
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip if config.clip else math.inf)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
         if not torch.isfinite(loss) or not torch.isfinite(norm):
             raise TrainingStopped(
-                f"the loss or its gradient is not finite at step {progress.step} (loss {float(loss.detach()):.4g}); the last good checkpoint is in "
-                f"{self.out}; try a lower lr than {config.lr:g}."
+                f"the loss or its gradient is not finite at step {step} (loss {float(loss.detach()):.4g}); the last good "
+                f"checkpoint is in {self.out}; try a lower lr than {config.lr:g}."
             )
         for optimizer in self.optimizers:
             optimizer.step()
         self._average()
         return loss.detach()
 
+    @torch.no_grad()
     def _average(self) -> None:
         # early on the mean must forget quickly: the first weights are noise
-        decay = (
-            min(self.config.averaging, (1 + self.progress.step) / (10 + self.progress.step))
-            if self.config.averaging
-            else 0.0
-        )
-        with torch.no_grad():
-            mean, now = list(self.average.state_dict().values()), list(self.model.state_dict().values())
-            if decay == 0.0:
-                torch._foreach_copy_(mean, now)
-            else:
-                torch._foreach_lerp_(mean, now, 1 - decay)
+        decay = min(self.config.averaging, (1 + self.progress.step) / (10 + self.progress.step))
+        mean, now = list(self.average.state_dict().values()), list(self.model.state_dict().values())
+        if self.config.averaging:
+            torch._foreach_lerp_(mean, now, 1 - decay)
+        else:
+            torch._foreach_copy_(mean, now)
 
+    @torch.no_grad()
     def validate(self) -> float:
         """Mean log-likelihood of held-out images under the averaged weights: over equivalents, then over images."""
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
         limit = min(self.config.validation_size, len(self.valid_data))
         size = min(256, math.ceil(limit / self.world))
-        with torch.no_grad():
-            for batch in one_pass(
-                self.valid_data, size, rank=self.rank, world=self.world, limit=limit, unreadable="skip"
-            ):
-                batch = batch.to(self.device)
-                log_p = self.average(batch.images).log_prob(batch.rotations.transpose(0, 1)).double()
-                real = torch.arange(log_p.shape[0], device=self.device)[:, None] < batch.counts
-                total[0] += ((log_p * real).sum(0) / batch.counts).sum()
-                total[1] += len(batch)
+        for batch in one_pass(self.valid_data, size, rank=self.rank, world=self.world, limit=limit, unreadable="skip"):
+            batch = batch.to(self.device)
+            log_p = self.average(batch.images).log_prob(batch.rotations.transpose(0, 1)).double()
+            real = torch.arange(log_p.shape[0], device=self.device)[:, None] < batch.counts
+            total[0] += ((log_p * real).sum(0) / batch.counts).sum()
+            total[1] += len(batch)
         if self.world > 1:
             dist.all_reduce(total)
         return float(total[0] / total[1])
 
-    def _after_validation(self, log_likelihood: float, train: float) -> bool:
-        """Log, keep the best, and for the plateau schedule halve the rate or stop."""
-        progress = self.progress
-        improved = log_likelihood > progress.best
-        if improved:
-            progress.best, progress.bad_epochs, progress.idle_halvings = log_likelihood, 0, 0
-        else:
-            progress.bad_epochs += 1
-        stop = False
-        if self.config.schedule == "plateau" and progress.bad_epochs >= self.config.patience:
-            progress.bad_epochs = 0
-            progress.halvings += 1
-            progress.idle_halvings += 1
-            stop = progress.idle_halvings >= 2
-        if self.rank == 0:
-            ceiling = getattr(getattr(self.average, "cells", None), "ceiling", None)
-            record = {
-                "step": progress.step,
-                "images": progress.images,
-                "elapsed": round(progress.elapsed, 3),
-                "log_likelihood": log_likelihood,
-                "train_log_likelihood": train,
-                "lr": self.config.learning_rate(self._share()) * 0.5**progress.halvings,
-                "smoothing": self.config.label_width(self._share()),
-                "ceiling": ceiling,
-            }
-            with self._saying_what_to_do():
-                self.folder.log(record)
-                if improved:
-                    save_model(self.average, self.out / "best.safetensors", self._info(log_likelihood))
-                save_model(self.average, self.out / "last.safetensors", self._info(log_likelihood))
-            if not self.quiet:
-                line = f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  LL valid {log_likelihood:7.3f}  train {train:7.3f}"
-                tqdm.write(line + (f"  ceiling {ceiling:.2f}" if ceiling else ""), file=sys.stderr)
+    def _after_validation(self, log_likelihood: float, train: float, display: Display) -> bool:
+        """Log, keep the best, and for the plateau schedule halve the rate or stop: whether to stop."""
+        progress, plateau = self.progress, self.config.schedule == "plateau"
+        improved = progress.improved(log_likelihood)
+        stop = plateau and progress.bad_epochs >= self.config.patience and progress.halve()
+        if self.rank:
+            return stop
+        ceiling = getattr(getattr(self.average, "cells", None), "ceiling", None)
+        record = {
+            "step": progress.step,
+            "images": progress.images,
+            "elapsed": round(progress.elapsed, 3),
+            "log_likelihood": log_likelihood,
+            "train_log_likelihood": train,
+            "lr": self._rate(),
+            "smoothing": self.config.label_width(self._share()),
+            "ceiling": ceiling,
+        }
+        with self._saying_what_to_do():
+            self.folder.log(record)
+            for name in ("best", "last") if improved else ("last",):
+                save_model(self.average, self.out / f"{name}.safetensors", self._info(log_likelihood))
+        display.validated(log_likelihood, train, ceiling)
         return stop
 
     # State.
@@ -285,13 +230,10 @@ class Trainer:
             return
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
+        tensors |= {f"optimizer.{k}": v for k, v in optimizer_tensors(self.model, self.optimizers).items()}
         tensors["random_state"] = torch.get_rng_state()
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        for optimizer in self.optimizers:
-            for parameter, state in optimizer.state.items():
-                tensors |= {f"optimizer.{names[parameter]}.{k}": v for k, v in state.items()}  # type: ignore[index]
         with self._saying_what_to_do():
-            self.folder.save(tensors, self.progress.__dict__)
+            self.folder.save(tensors, self.progress)
 
     @contextmanager
     def _saying_what_to_do(self) -> Iterator[None]:
@@ -300,28 +242,20 @@ class Trainer:
             yield
         except OSError as error:
             raise TrainingStopped(
-                f"{self.out} cannot be written at step {self.progress.step} ({error.strerror or error}); what was saved before is whole: "
-                "make room and run the same command again."
+                f"{self.out} cannot be written at step {self.progress.step} ({error.strerror or error}); what was saved before is "
+                "whole: make room and run the same command again."
             ) from error
 
     def resume(self) -> None:
         """Take up the state in the run's folder, if there is one."""
         found = self.folder.load()
-        if found is None:
-            if self.rank == 0:
-                self.folder.start()
-            return
-        tensors, progress = found
-        self.progress = Progress(**progress)
-        self.model.load_state_dict(_part(tensors, "model."))
-        self.average.load_state_dict(_part(tensors, "average."))
-        torch.set_rng_state(tensors["random_state"])
-        parameters = dict(self.model.named_parameters())
-        homes = {p: optimizer for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]}
-        for key, value in _part(tensors, "optimizer.").items():
-            name, _, part = key.rpartition(".")
-            parameter = parameters[name]
-            homes[parameter].state[parameter][part] = value if part == "step" else value.to(self.device)
+        if found is not None:
+            tensors, self.progress = found
+            self.model.load_state_dict(_part(tensors, "model."))
+            self.average.load_state_dict(_part(tensors, "average."))
+            restore_optimizers(self.model, self.optimizers, _part(tensors, "optimizer."))
+            torch.set_rng_state(tensors["random_state"])
+            self._inherit()
         if self.rank == 0:
             self.folder.trim_log(self.progress.step)
 
@@ -329,9 +263,11 @@ class Trainer:
 
     def _share(self) -> float:
         """How much of the schedule is behind us."""
-        if self.config.time_budget:
-            return min(1.0, self.progress.elapsed / self.config.time_budget)
-        return min(1.0, self.progress.step / self.config.steps)
+        progress, config = self.progress, self.config
+        return min(1.0, progress.elapsed / config.time_budget if config.time_budget else progress.step / config.steps)
+
+    def _rate(self) -> float:
+        return self.config.learning_rate(self._share()) * 0.5**self.progress.halvings
 
     def _clock(self, elapsed: float) -> float:
         """Rank 0's clock, where the schedule depends on it: all processes must use the same rate."""
@@ -342,39 +278,21 @@ class Trainer:
         return float(shared)
 
     def _validation_interval(self) -> int:
-        if self.config.schedule == "cosine":
-            return self.config.validate_every
-        size = self.config.epoch_size if self.train_data.endless else len(self.train_data)
-        return max(1, size // self.config.batch_size)
+        config, data = self.config, self.train_data
+        epoch = max(1, (config.epoch_size if data.endless else len(data)) // config.batch_size)
+        return config.validate_every if config.schedule == "cosine" else epoch
 
-    def _check_fit(self) -> None:
-        config = self.model.config
-        size = getattr(config, "image_size", None)
-        if getattr(config, "embedding", getattr(config, "encoder", "")) == "category":
-            raise InputError("a model of categories cannot be trained on images; choose a preset that reads images.")
-        for name, data in (("training", self.train_data), ("validation", self.valid_data)):
-            if data.image_size is not None and size is not None and tuple(data.image_size) != (size, size):
-                raise InputError(
-                    f"the model reads {size} x {size} images and the {name} data has {data.image_size[0]} x {data.image_size[1]}; "
-                    f"set image_size={data.image_size[0]}, or render or open the data at {size}."
-                )
-        if self.valid_data.endless or len(self.valid_data) == 0:
-            raise InputError("the validation data is empty or endless; training needs a finite held-out split.")
-        if self.config.schedule == "plateau" and self.train_data.endless and not self.config.epoch_size:
-            raise InputError("endless data has no epochs; set epoch_size for the plateau schedule.")
-
-    def _count_unreadable(self, batch: Batch) -> None:
+    def _count_unreadable(self, batch: Batch, display: Display) -> None:
         progress = self.progress
         if not batch.unreadable:
             return
         progress.skipped += len(batch.unreadable)
         progress.skipped_names = [*progress.skipped_names, *batch.unreadable][-20:]
-        if not self.quiet:
-            tqdm.write(f"skipped {batch.unreadable[0]}")
+        display.say(f"skipped {batch.unreadable[0]}")
         if progress.skipped > MOST_UNREADABLE * max(progress.images + len(batch), 1000):
             raise TrainingStopped(
-                f"more than {MOST_UNREADABLE:.0%} of the images cannot be read ({progress.skipped} so far, last {batch.unreadable[-1]}); "
-                "repair the data set and run again."
+                f"more than {MOST_UNREADABLE:.0%} of the images cannot be read ({progress.skipped} so far, last "
+                f"{batch.unreadable[-1]}); repair the data set and run again."
             )
 
     def _info(self, log_likelihood: float) -> dict[str, Any]:
@@ -388,25 +306,8 @@ class Trainer:
             "data": json.loads(json.dumps(self.train_data.describe(), default=str)),
             "classes": list(self.train_data.classes),
             "training": self.config.to_dict(),
-            **self.known,
+            **progress.inherited.get("info", {}),
         }
-
-    def _bar(self) -> tqdm:
-        budget = self.config.time_budget
-        total = round(budget) if budget else (self.config.steps if self.config.schedule == "cosine" else None)
-        unit = "s" if budget else "step"
-        return tqdm(
-            total=total, initial=round(self.progress.elapsed) if budget else self.progress.step, unit=unit,
-            disable=self.quiet or None, dynamic_ncols=True,
-        )  # fmt: skip
-
-    def _show(self, bar: tqdm, window: list[float]) -> None:
-        now = round(self.progress.elapsed) if self.config.time_budget else self.progress.step
-        rate = self.progress.images / max(self.progress.elapsed, 1e-9)
-        bar.set_postfix_str(
-            f"LL {np.mean(window):.3f}, best valid {self.progress.best:.3f}, {rate:.0f} img/s", refresh=False
-        )
-        bar.update(now - bar.n)
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

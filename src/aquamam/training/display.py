@@ -1,0 +1,72 @@
+"""What a training run tells people: a bar, a line for each validation, and one when the machine has become slow."""
+
+import sys
+from collections import deque
+
+import numpy as np
+from tqdm import tqdm
+
+from aquamam.training.config import TrainConfig
+from aquamam.training.runfolder import Progress
+
+SECONDS = 10.0  # of training over which a rate is taken
+
+
+class Display:
+    """The bar counts steps, or seconds where the schedule does."""
+
+    def __init__(self, config: TrainConfig, progress: Progress, quiet: bool):
+        self.progress, self.quiet, self.by_clock = progress, quiet, config.time_budget > 0
+        total = config.time_budget if self.by_clock else config.steps if config.schedule == "cosine" else None
+        self.bar = tqdm(
+            total=total and round(total),
+            initial=self._now(),
+            unit="s" if self.by_clock else "step",
+            disable=quiet or None,
+            dynamic_ncols=True,
+        )
+        self.recent: deque[float] = deque(maxlen=20)  # log-likelihoods of training batches
+        self.slow = False
+        self._mark = (progress.images, progress.elapsed)
+
+    def _now(self) -> int:
+        return round(self.progress.elapsed) if self.by_clock else self.progress.step
+
+    def say(self, line: str) -> None:
+        """A line above the bar."""
+        if not self.quiet:
+            tqdm.write(line, file=sys.stderr)
+
+    def step(self, log_likelihood: float) -> None:
+        """The bar as of now."""
+        progress = self.progress
+        self.recent.append(log_likelihood)
+        rate = progress.images / max(progress.elapsed, 1e-9)
+        text = f"LL {np.mean(self.recent):.3f}, best valid {progress.best:.3f}, {rate:.0f} img/s"
+        self.bar.set_postfix_str(text, refresh=False)
+        self.bar.update(self._now() - self.bar.n)
+        self._watch_rate()
+
+    def _watch_rate(self) -> None:
+        """Say so once when the rate has fallen under half of the fastest of this run, and again only after it has recovered."""
+        progress, (images, elapsed) = self.progress, self._mark
+        if progress.elapsed - elapsed < SECONDS:
+            return
+        rate = (progress.images - images) / (progress.elapsed - elapsed)
+        slow = rate < progress.fastest / 2
+        if slow and not self.slow:
+            self.say(
+                f"{rate:,.0f} images/s, under half of the {progress.fastest:,.0f} images/s earlier in this run: "
+                "other work seems to keep this machine busy."
+            )
+        self.slow, self._mark = slow, (progress.images, progress.elapsed)
+        progress.fastest = max(progress.fastest, rate)
+
+    def validated(self, log_likelihood: float, train: float, ceiling: float | None) -> None:
+        """One line for a validation."""
+        progress = self.progress
+        line = f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  LL valid {log_likelihood:7.3f}  train {train:7.3f}"
+        self.say(line + (f"  ceiling {ceiling:.2f}" if ceiling else ""))
+
+    def close(self) -> None:
+        self.bar.close()
