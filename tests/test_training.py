@@ -16,11 +16,14 @@ from train_tiny import MODEL, tiny_trainer
 
 from aquamam.checkpoints.checkpoint import load, load_tensors
 from aquamam.data.base import Batch, UnreadableExample
-from aquamam.errors import InputError
 from aquamam.data.labels import draw_labels
-from aquamam.network.model import ModelConfig
-from aquamam.training.config import PAPER, TrainConfig
+from aquamam.errors import InputError
 from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.posterior.calibration import Calibration, ConformalScores
+from aquamam.training.config import PAPER, TrainConfig
+from aquamam.training.display import Display
+from aquamam.training.runfolder import Progress
 from aquamam.training.trainer import TrainingStopped
 
 HERE = Path(__file__).parent
@@ -198,6 +201,36 @@ def test_batch_norms_keep_their_statistics_for_the_end_of_a_schedule(tmp_path):
     free = statistics(tmp_path / "free")
     assert torch.equal(free[3], frozen[3])
     assert not torch.equal(free[4], free[3])
+
+
+def test_a_run_from_another_model_keeps_its_temperatures_also_when_resumed(tmp_path):
+    start = AQuaMaM(MODEL).eval()
+    start.calibration = Calibration(temperatures=(0.5, 2.0, 1.5), scores=ConformalScores(samples=20, scores=((0.5,),)))
+
+    trainer = tiny_trainer(tmp_path, start_from=start)
+
+    def stop(*_):
+        trainer.save()
+        raise Stop
+
+    with pytest.raises(Stop):
+        trainer.fit(stop)
+    assert load(tmp_path).calibration == replace(start.calibration, scores=None)  # scores are of the old weights
+    tiny_trainer(tmp_path).fit()
+    assert load(tmp_path).calibration.temperatures == (0.5, 2.0, 1.5)
+
+
+def test_a_slow_machine_is_told_once_until_it_recovers(capsys):
+    progress = Progress()
+    display = Display(TrainConfig(), progress, quiet=False)
+    for rate in (900, 1000, 600, 400, 300, 800, 450):
+        progress.elapsed += 10
+        progress.images += 10 * rate
+        display.step(0.0)
+    display.close()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "images/s" in line]
+    assert [line.split(" images/s")[0].split()[-1] for line in lines] == ["400", "450"]
+    assert all("1,000 images/s earlier" in line for line in lines)
 
 
 def test_papers_recipe_is_to_the_letter():

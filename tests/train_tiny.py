@@ -28,7 +28,7 @@ MODEL = ModelConfig(
 )
 
 
-def tiny_trainer(out, steps: int = 60, model: ModelConfig = MODEL, **changes) -> Trainer:
+def tiny_trainer(out, steps: int = 60, model: ModelConfig = MODEL, start_from=None, **changes) -> Trainer:
     settings = {
         "batch_size": 32,
         "validate_every": 20,
@@ -46,6 +46,7 @@ def tiny_trainer(out, steps: int = 60, model: ModelConfig = MODEL, **changes) ->
         KnownMixture(),
         KnownMixture(split="valid", length=64),
         out,
+        start_from=start_from,
         device="cpu",
         quiet=True,
     )
