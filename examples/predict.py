@@ -12,12 +12,11 @@ from PIL import Image
 
 import aquamam
 from aquamam.network.images import read_image
-from aquamam.posterior.modes import answers
-from aquamam.plotting import known_object, make_cloud, save
-from aquamam.plotting import ball
+from aquamam.pages.posterior import page_data, write_page
+from aquamam.plotting import ball, known_object, make_cloud, save
+from aquamam.posterior.answers import answers
 from aquamam.rendering.render import render
 from aquamam.rendering.solids import solid
-from aquamam.pages.posterior import page_data, write_page
 
 
 def main(image: str | None = None, model_name: str = "die", out: str = "out/predict") -> None:

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 import aquamam
-from aquamam.posterior.modes import cluster
+from aquamam.geometry.rotations import geodesic_angle, multiply, quat_to_rotvec, rotvec_to_quat
 from aquamam.plotting import known_object, save
 from aquamam.plotting.style import Theme, get_theme, new_figure
+from aquamam.posterior.modes import cluster
 from aquamam.rendering.render import RenderSettings, render
-from aquamam.geometry.rotations import geodesic_angle, multiply, quat_to_rotvec, rotvec_to_quat
 from aquamam.rendering.solids import solid
 
 TURNS = (0, 6, 90, 180, 270)  # degrees about the vertical axis: each frame shows one face and nothing else

@@ -15,9 +15,9 @@ from aquamam.cli.evaluate import SEED
 from aquamam.cli.train import open_data
 from aquamam.data.renders import RenderedDataset
 from aquamam.evaluation.evaluate import evaluate
-from aquamam.training.presets import preset
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
+from aquamam.training.presets import preset
 from aquamam.training.trainer import Trainer
 
 SIZE = 32

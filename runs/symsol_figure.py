@@ -9,10 +9,10 @@ from matplotlib.colors import LinearSegmentedColormap
 from PIL import Image
 
 import aquamam
+from aquamam.geometry.rotations import rotvec_to_quat
 from aquamam.plotting.mollweide import TILT_COLOURS, directions
 from aquamam.plotting.style import get_theme, new_figure, save
 from aquamam.rendering.render import RenderSettings, render
-from aquamam.geometry.rotations import rotvec_to_quat
 from aquamam.rendering.solids import solid
 
 VIEWS = {
