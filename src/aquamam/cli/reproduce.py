@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.options import seed as seed_number
-from aquamam.errors import InputError
+from aquamam.cli.options import SHARED, whole
 
 HELP = "Run an experiment of the paper; write OUT/NAME.json, figures and a page."
 EXAMPLES = """  aquamam reproduce toy                       63 rotations of six viewpoints: a few minutes on two cores
@@ -20,92 +19,86 @@ EXAMPLES = """  aquamam reproduce toy                       63 rotations of six 
   aquamam reproduce comparison                all systems on distributions of known density: docs/comparison.md
 A fit that was stopped goes on when the same command is run again.
 """
-# name: what it is, and the groups of options that it shares with others
+# name: what it is, and the options that it shares with others
 EXPERIMENTS = {
-    "unimodal": ("Figure 1: the Bingham estimate between two rotations", "seed"),
-    "hemisphere": ("Figure 2: from the disk to the hemisphere", "seed"),
+    "unimodal": ("Figure 1: the Bingham estimate between two rotations", "--seed"),
+    "hemisphere": ("Figure 2: from the disk to the hemisphere", "--seed"),
     "constraint": ("Figure 3: legal, cut and illegal bins", ""),
     "toy": (
-        "Section 4.1, Figures 5 and 6: mode proportions, wrong sentences, distances",
-        "seed scale fit device others systems",
+        "Section 4.1, Figures 5 and 6: shares of the modes, wrong sentences",
+        "--seed --scale FIT --device OTHERS --systems",
     ),
-    "mog": ("appendix: mixtures of Gaussians instead of bins", "seed scale device others"),
-    "peak": ("appendix: all probability on one rotation", "seed scale fit device"),
-    "die": ("Section 4.2, Figures 7 and 8, from a trained model", "seed images"),
-    "cylinder": ("appendix, Figure 9, from a trained model", "seed images"),
-    "throughput": ("Section 4.2: likelihood and prediction against IPDF", "seed throughput"),
-    "comparison": ("all systems on distributions of known density", "seed scale"),
-    "all": ("all of them, bound into one report", "seed scale fit device others systems images throughput"),
+    "mog": ("appendix: mixtures of Gaussians instead of bins", "--seed --scale --device OTHERS"),
+    "peak": ("appendix: all probability on one rotation", "--seed --scale FIT --device"),
+    "die": ("Section 4.2, Figures 7 and 8, from a trained model", "--seed --images"),
+    "cylinder": ("appendix, Figure 9, from a trained model", "--seed --images"),
+    "throughput": ("Section 4.2: likelihood and prediction against IPDF", "--seed TIMING"),
+    "comparison": ("all systems on distributions of known density", "--seed --scale"),
+    "all": ("all of them, bound into one report", "--seed --scale FIT --device OTHERS --systems --images TIMING"),
+}
+GROUPS = {
+    "FIT": "--optimizer --batches --steps --lr",
+    "OTHERS": "--samples --other-steps --negatives --level",
+    "TIMING": "--rounds --timed-level",
+}
+# beside those of `options.SHARED`
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--scale": {
+        "choices": ["cpu", "paper"],
+        "default": "cpu",
+        "help": "cpu: reduced where it must be, and said so; paper: the paper's sizes, for a GPU (default: cpu)",
+    },
+    "--device": {"help": "where the models are fitted: cpu, cuda, ...; the rest is on the CPU (default: cpu)"},
+    "--optimizer": {
+        "choices": ["fast", "paper"],
+        "help": "of AQuaMaM; fast: minutes; paper: Adam 1e-4, random batches, halved on plateaus (default: by the scale)",
+    },
+    "--batches": {
+        "choices": ["expected", "sampled"],
+        "help": "the exact expected loss, or random batches of 128 (default: expected; sampled for --optimizer paper)",
+    },
+    "--steps": {"type": whole(1), "help": "AQuaMaM's (default: toy 700, peak 300, with --optimizer paper 195312)"},
+    "--lr": {"type": float, "help": "largest learning rate"},
+    "--samples": {"type": whole(1), "help": "from the hierarchical model (default: 40000)"},
+    "--other-steps": {"type": whole(1), "help": "steps of IPDF and MoG (default: by the scale)"},
+    "--negatives": {"type": whole(1), "help": "of IPDF (default: 511; 4095 at the scale paper)"},
+    "--level": {
+        "type": whole(0),
+        "help": "of IPDF's grid of 72 * 8^level rotations (default: 4; 5 at the scale paper)",
+    },
+    "--systems": {"nargs": "+", "metavar": "NAME", "help": "some of them (default: all; aquamam alone for toy)"},
+    "--images": {"type": whole(1), "help": "fresh renders of an object to judge its model on (default: 300)"},
+    "--rounds": {"type": whole(1), "help": "interleaved measurements (default: 3)"},
+    "--timed-level": {"type": whole(0), "help": "of IPDF's grid when it is timed (default: 5)"},
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     experiments = parser.add_subparsers(dest="experiment", metavar="EXPERIMENT", required=True)
     subs = {}
-    for name, (help, groups) in EXPERIMENTS.items():
+    for name, (help, options) in EXPERIMENTS.items():
         subs[name] = sub = experiments.add_parser(name, help=help)
         sub.add_argument("--out", type=Path, default=Path("out") / name, help=f"folder to write (default: out/{name})")
-        sub.add_argument("--threads", type=int, help="cores to use (default: all)")
-        for group in groups.split():
-            _add_group(sub, group)
-    add = subs["unimodal"].add_argument
-    add("--steps", dest="bingham_steps", type=int, help="of the fit (default: 600)")
-    add = subs["hemisphere"].add_argument
-    add("--points", type=int, help="to fit the mixture to (default: 500000)")
-    add("--bins", dest="disk_bins", type=int, help="on each axis of the disk (default: 200)")
-    add = subs["constraint"].add_argument
-    add("--qx", type=float, help="the first component (default: 0.7)")
-    add("--bins", dest="component_bins", type=int, help="of [-1, 1] (default: 10)")
-    add = subs["peak"].add_argument
+        for option in " ".join(GROUPS.get(word, word) for word in ["--threads", *options.split()]).split():
+            sub.add_argument(option, **{**SHARED.get(option, {}), **OPTIONS.get(option, {})})
+    subs["unimodal"].add_argument("--steps", dest="bingham_steps", type=whole(1), help="of the fit (default: 600)")
+    subs["hemisphere"].add_argument("--points", type=whole(1), help="to fit the mixture to (default: 500000)")
+    subs["hemisphere"].add_argument("--bins", dest="disk_bins", type=whole(1), help="on each axis (default: 200)")
+    subs["constraint"].add_argument("--qx", type=float, help="the first component (default: 0.7)")
+    subs["constraint"].add_argument("--bins", dest="component_bins", type=whole(2), help="of [-1, 1] (default: 10)")
     rotation = "unit quaternion xyzw (default: one at which the bins allow the paper's 29.51)"
-    add("--rotation", type=float, nargs=4, metavar=("X", "Y", "Z", "W"), help=rotation)
+    subs["peak"].add_argument("--rotation", type=float, nargs=4, metavar=("X", "Y", "Z", "W"), help=rotation)
     for name in ("die", "cylinder"):
-        subs[name].add_argument(
-            "--model", dest=name, help=f"bundled name or checkpoint (default: {name}, if it is bundled)"
-        )
+        subs[name].add_argument("--model", dest=name, help=f"bundled name or checkpoint (default: {name})")
         subs["all"].add_argument(f"--{name}", metavar="MODEL", help=f"the {name}'s model (default: the bundled one)")
     add = subs["comparison"].add_argument
     add("--seconds", type=float, help="CPU seconds of a fit (default: 5; 600 at the scale paper)")
-    add("--systems", nargs="+", metavar="NAME", help="some of them (default: all)")
+    add("--systems", **OPTIONS["--systems"])
     add("--distributions", nargs="+", metavar="NAME", help="some of them (default: all)")
     add("--page", type=Path, help="where to write the page (default: OUT/comparison.md)")
-    add = subs["all"].add_argument
-    add("--only", nargs="+", metavar="NAME", help="some of the experiments (default: all)")
-    add("--keep", action="store_true", help="take results that are already in OUT")
+    subs["all"].add_argument("--only", nargs="+", metavar="NAME", help="some of the experiments (default: all)")
+    subs["all"].add_argument("--keep", action="store_true", help="take results that are already in OUT")
     subs["all"].set_defaults(systems=["aquamam", "ipdf", "mog"])
-
-
-def _add_group(parser: argparse.ArgumentParser, group: str) -> None:
-    add = parser.add_argument
-    if group == "seed":
-        add("--seed", type=seed_number, default=0, help="of everything random (default: 0)")
-    elif group == "scale":
-        sizes = "cpu: reduced where it must be, and said so; paper: the paper's sizes, for a GPU (default: cpu)"
-        add("--scale", choices=["cpu", "paper"], default="cpu", help=sizes)
-    elif group == "fit":
-        recipes = (
-            "of AQuaMaM; fast: minutes; paper: Adam 1e-4, random batches, halved on plateaus (default: by the scale)"
-        )
-        add("--optimizer", choices=["fast", "paper"], help=recipes)
-        batches = "the exact expected loss, or random batches of 128 (default: expected; sampled for --optimizer paper)"
-        add("--batches", choices=["expected", "sampled"], help=batches)
-        steps = "AQuaMaM's optimiser steps (default: 700 for the toy, 300 for the peak, 195312 for --optimizer paper)"
-        add("--steps", type=int, help=steps)
-        add("--lr", type=float, help="largest learning rate")
-    elif group == "device":
-        add("--device", help="where the models are fitted: cpu, cuda, ...; the rest is on the CPU (default: cpu)")
-    elif group == "others":
-        add("--samples", type=int, help="from the hierarchical model (default: 40000)")
-        add("--other-steps", type=int, help="steps of IPDF and MoG (default: by the scale)")
-        add("--negatives", type=int, help="of IPDF (default: 511; 4095 at the scale paper)")
-        add("--level", type=int, help="of IPDF's grid of 72 * 8^level rotations (default: 4; 5 at the scale paper)")
-    elif group == "systems":
-        add("--systems", nargs="+", default=["aquamam"], metavar="NAME", help="of aquamam, ipdf and mog, on the toy")
-    elif group == "images":
-        add("--images", type=int, help="fresh renders of an object to judge its model on (default: 300)")
-    elif group == "throughput":
-        add("--rounds", type=int, help="interleaved measurements (default: 3)")
-        add("--timed-level", type=int, help="of IPDF's grid when it is timed (default: 5)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -114,8 +107,6 @@ def run(args: argparse.Namespace) -> int:
     if args.threads is not None:
         import torch
 
-        if args.threads < 1:
-            raise InputError(f"--threads must be a positive whole number, got {args.threads}.")
         torch.set_num_threads(args.threads)
     if getattr(args, "device", None) is not None:
         from aquamam.training.distributed import usable
@@ -123,22 +114,21 @@ def run(args: argparse.Namespace) -> int:
         usable(args.device)
     if args.experiment == "comparison":
         return _compare(args)
-    from aquamam.reproduce.report import Section, bind, table
+    from aquamam.reproduce.report import bind, table, to_text
 
     if args.experiment == "all":
         report = bind(args.out, experiments(args), only=args.only, keep=args.keep, optional=("die", "cylinder"))
-        print("\n\n".join([*(section.lines() for section in report.sections), *report.missing]))
-        print(f"\n{report.page}: the whole report")
+        print("\n\n".join([*map(to_text, report.sections), *report.missing, f"{report.page}: the whole report"]))
         return 0
     result = experiments(args)[args.experiment](args.out)
-    section = Section.of(result)
     if args.experiment == "toy":
         from aquamam.reproduce.samples import viewpoint_rows
 
-        for name in args.systems:
+        for name in args.systems or ["aquamam"]:
             print(table(viewpoint_rows(name, result.get(name, result)["viewpoints"])), end="\n\n")
-    files = [f"{section.name}.json", f"{section.name}.html", *(figure.file for figure in section.figures)]
-    print(f"{section.lines()}\n\n{args.out}: {', '.join(files)}")
+    files = [f"{args.experiment}.json", f"{args.experiment}.html"]
+    files += [figure["file"] for figure in result["section"]["figures"]]
+    print(f"{to_text(result['section'])}\n\n{args.out}: {', '.join(files)}")
     return 0
 
 

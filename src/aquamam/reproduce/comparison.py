@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from aquamam.files import write_json
 from aquamam.geometry.rotations import geodesic_angle, multiply, rotvec_to_quat
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.reproduce.fit_pairs import PLAIN, Fit, Pairs
+from aquamam.reproduce.report import template
 from aquamam.reproduce.toy import toy_pairs
 
 SPREAD = math.radians(4)  # of a mode: the standard deviation of the rotation vector's components
@@ -256,8 +256,7 @@ def _timed(work: Any) -> tuple[Any, float]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The comparison page."""
-    about = (resources.files("aquamam.reproduce") / "comparison.md").read_text(encoding="utf-8")
-    lines = [about.format_map(result).rstrip()]
+    lines = [template("comparison.md").format_map(result).rstrip()]
     head = ("system", "LL", "gap", "ceiling", "distance", "stray", "coverage", "TV", "µs / LL", "µs / sample", "steps")
     for name, entry in result["distributions"].items():
         lines += ["", f"## {name.capitalize()}: {entry['about']}", "", _row(head), "|---" * len(head) + "|"]

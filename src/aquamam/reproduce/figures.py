@@ -134,8 +134,6 @@ def hemisphere(
     out: Path, *, seed: int = 0, points: int = 500_000, bins: int = 200, shown: int = 1000
 ) -> dict[str, Any]:
     """Fit the mixture to points, evaluate it at fresh ones, draw the figure; returns what OUT/hemisphere.json holds."""
-    if min(points, bins, shown) < 1:
-        raise InputError(f"points, bins and shown must be positive, got {points}, {bins} and {shown}.")
     random = np.random.default_rng(seed)
     counts = np.zeros((bins, bins))
     np.add.at(counts, bin_of(random_points(points, random)[:, :2], bins), 1)

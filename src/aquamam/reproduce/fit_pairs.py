@@ -140,9 +140,8 @@ class FitConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "lr"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"{name} must be a positive number, got {getattr(self, name)}.")
+        if not (0 < self.lr < math.inf and self.steps > 0):
+            raise InputError(f"lr and steps must be positive numbers, got {self.lr} and {self.steps}.")
 
     def rate(self, progress: float) -> float:
         """The learning rate: up in a line, then down exponentially or, from the start, along a cosine."""

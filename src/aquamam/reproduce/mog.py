@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from aquamam.checkpoints.checkpoint import load
 from aquamam.geometry.rotations import geodesic_angle, quat_to_rotvec
 from aquamam.plotting import ball, make_cloud, save
-from aquamam.reproduce.report import BLACK, BLUE, GREY, ORANGE, drawing, finish
+from aquamam.reproduce.report import BLUE, ORANGE, drawing, finish
 from aquamam.reproduce.toy import SCALES, Scale, run_system, toy_pairs
 
 UNIMODAL = 0  # the viewpoint with one rotation
@@ -38,7 +37,6 @@ def run(
     }
     draw_denominators(out / "mog_denominators.png")
     save(ball(cloud), out / "mog_samples.png")
-    draw_distances(out / "mog_distances.png", distance)
     return finish(out, "mog", {**result, "unimodal": far})
 
 
@@ -53,15 +51,3 @@ def draw_denominators(path: Path) -> None:
             axis.set(xlim=(-u, u), ylim=(0, 1.08 * u**2), xlabel="$q_c$", ylabel="$|u^2 - q_c^2|$")
             axis.set_xticks([-u, -u / 2, 0, u / 2, u])
             axis.set_title(f"({letter}) u = {u:g}")
-
-
-def draw_distances(path: Path, distance: Tensor) -> None:
-    """How far samples are from the truth."""
-    with drawing(path, 6, 3.6) as figure:
-        axis = figure.subplots()
-        axis.hist(distance.clamp(0.01, 180).numpy(), np.geomspace(0.01, 180, 60).tolist(), color=BLUE)
-        median = float(distance.median())
-        axis.axvline(median, color=BLACK, ls="--", lw=1.4, label=f"median {median:.2f}°")
-        axis.set(xscale="log", xlim=(0.01, 180), xlabel="distance from the true rotation (deg)", ylabel="samples")
-        axis.grid(axis="y", color=GREY, alpha=0.25, lw=0.6)
-        axis.legend()

@@ -1,13 +1,13 @@
 """What an experiment leaves behind: OUT/NAME.json, figures in one style and a page; and the report that binds all pages into one.
 
-Experiments return values. What is said of them stands in `sections.md`, with fields for the values.
+Experiments return values. What is said of them stands in `sections.md`, with fields for the values; a section is that text, filled in:
+{"name", "title", "rows": [{"what", "here", "paper", "ceiling"}], "text", "reductions", "figures": [{"file", "caption"}]}.
 """
 
-import html
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, replace
+from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ STYLE: Any = {
     **{"font.size": 11, "axes.titlesize": 12, "axes.edgecolor": BLACK, "legend.frameon": False, "figure.dpi": 150},
     **{"axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True},
 }
+COLUMNS = ("what", "here", "paper", "ceiling")
 
 
 @contextmanager
@@ -40,85 +41,55 @@ def drawing(path: Path, width: float | int, height: float | int) -> Iterator[Fig
         figure.savefig(path, facecolor="white")
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of a section's table; empty where there is nothing to say."""
-
-    what: str
-    here: str
-    paper: str = ""
-    ceiling: str = ""
+def template(name: str) -> str:
+    """A text file of this package."""
+    return (resources.files("aquamam.reproduce") / name).read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A file beside the JSON file, and what it shows."""
+def fill(name: str, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The section that `sections.md` has under the names of the parts, with their values; the first one's title is the section's.
 
-    file: str
-    caption: str
+    What it says of reductions is left out where a part's values have "reduced": False.
+    """
+    texts = dict(part.split("\n", 1) for part in template("sections.md").split("\n## ")[1:])
+    titles = {head.split(": ")[0]: head for head in texts}
+    section: dict[str, Any] = {"name": name, "title": titles[name].partition(": ")[2].format_map(parts[name])}
+    section |= {"rows": [], "text": [], "reductions": [], "figures": []}
+    for part, values in parts.items():
+        for line in texts[titles[part]].format_map(values).splitlines():
+            if line.startswith("| "):
+                cells = [cell.strip() for cell in line.strip("| ").split("|")]
+                section["rows"].append(dict(zip(COLUMNS, [*cells, "", ""])))
+            elif line.startswith("!["):
+                caption, file = line[2:-1].split("](")
+                section["figures"].append({"file": file, "caption": caption})
+            elif line.startswith("- ") and values.get("reduced", True):
+                section["reductions"].append(line[2:])
+            elif line and not line.startswith("- "):
+                section["text"].append(line)
+    return section
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """What the paper says, what came out here, how far anything could go, and what was reduced."""
+def to_text(section: dict[str, Any]) -> str:
+    """A section for a terminal."""
+    columns = [("" if name == "what" else name, *(row[name] for row in section["rows"])) for name in COLUMNS]
+    parts = [section["title"], table(list(zip(*(column for column in columns if any(column[1:]))))), *section["text"]]
+    if section["reductions"]:
+        parts.append("\n".join(["Reduced against the paper:", *(f"- {line}" for line in section["reductions"])]))
+    return "\n\n".join(parts)
 
-    name: str
-    title: str
-    rows: Sequence[Row]
-    text: Sequence[str]
-    reductions: Sequence[str]  # where the scale is not the paper's
-    figures: Sequence[Picture]
 
-    @classmethod
-    def fill(cls, name: str, parts: dict[str, dict[str, Any]]) -> "Section":
-        """What `sections.md` says under the names of the parts, with their values; the first one's title is the section's."""
-        template = (resources.files("aquamam.reproduce") / "sections.md").read_text(encoding="utf-8")
-        templates = {
-            head.partition(": ")[0]: (head, body)
-            for head, _, body in (part.partition("\n") for part in template.split("\n## "))
-        }
-        lines = [line for part, values in parts.items() for line in templates[part][1].format_map(values).splitlines()]
-        rows = [line.strip("| ").split("|") for line in lines if line.startswith("| ")]
-        figures = [line[2:-1].split("](") for line in lines if line.startswith("![")]
-        reductions = [line[2:] for line in lines if line.startswith("- ")]
-        return cls(
-            name=name,
-            title=templates[name][0].partition(": ")[2].format_map(parts[name]),
-            rows=[Row(*map(str.strip, row)) for row in rows],
-            text=[line for line in lines if line and not line.startswith(("| ", "![", "- "))],
-            reductions=reductions + [line for values in parts.values() for line in values.get("reductions", ())],
-            figures=[Picture(file, caption) for caption, file in figures],
-        )
-
-    @classmethod
-    def of(cls, result: dict[str, Any]) -> "Section":
-        """The section that a result has in its JSON file."""
-        section = result["section"]
-        rows, figures = [Row(**row) for row in section["rows"]], [Picture(**figure) for figure in section["figures"]]
-        return cls(**{**section, "rows": rows, "figures": figures})
-
-    def lines(self) -> str:
-        """The section for a terminal."""
-        parts = [self.title]
-        if self.rows:
-            columns = list(zip(("", "here", "paper", "ceiling"), *map(astuple, self.rows)))
-            parts.append(table(list(zip(*(column for column in columns if any(column[1:]))))))
-        parts += self.text
-        if self.reductions:
-            parts.append("\n".join(["Reduced against the paper:", *(f"- {line}" for line in self.reductions)]))
-        return "\n\n".join(parts)
-
-    def html(self, folder: Path) -> str:
-        """The section for a page, with the pictures of its folder inside."""
-        parts = [f'<h2 id="{self.name}">{html.escape(self.title)}</h2>', _html_table(self.rows)]
-        parts += [f"<p>{html.escape(line)}</p>" for line in self.text]
-        if self.reductions:
-            items = "".join(f"<li>{html.escape(line)}</li>" for line in self.reductions)
-            parts.append(f"<div class=card><h3>Where the scale differs from the paper</h3><ul>{items}</ul></div>")
-        for figure in self.figures:
-            caption, uri = html.escape(figure.caption), image_uri(Image.open(folder / figure.file))
-            parts.append(f'<figure><img alt="{caption}" src="{uri}"><figcaption>{caption}</figcaption></figure>')
-        return "\n".join(parts)
+def to_html(section: dict[str, Any], folder: Path) -> str:
+    """A section for a page, with the pictures of its folder inside."""
+    parts = [f'<h2 id="{section["name"]}">{escape(section["title"])}</h2>', _html_table(section["rows"])]
+    parts += [f"<p>{escape(line)}</p>" for line in section["text"]]
+    if section["reductions"]:
+        items = "".join(f"<li>{escape(line)}</li>" for line in section["reductions"])
+        parts.append(f"<div class=card><h3>Where the scale differs from the paper</h3><ul>{items}</ul></div>")
+    for figure in section["figures"]:
+        caption, uri = escape(figure["caption"]), image_uri(Image.open(folder / figure["file"]))
+        parts.append(f'<figure><img alt="{caption}" src="{uri}"><figcaption>{caption}</figcaption></figure>')
+    return "\n".join(parts)
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
@@ -128,6 +99,21 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
+def _html_table(rows: list[dict[str, str]]) -> str:
+    shown = ("what", "paper", "here", "ceiling")
+    lines = ["".join(f"<th>{name if name != 'what' else ''}</th>" for name in shown)]
+    lines += ["".join(f"<td>{escape(row[name])}</td>" for name in shown) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="card scroll"><table class=words>{body}</table></div>'
+
+
+def _write_page(path: Path, title: str, body: list[str]) -> Path:
+    """One self-contained page; it loads nothing from anywhere."""
+    head = f"<main><h1>{escape(title)}</h1><p class=soft>{LEAD}</p>"
+    foot = f"<footer>Made by aquamam {__version__} with <code>aquamam reproduce</code>.</footer></main>"
+    return write_text(path, page(title, "\n".join([head, *body, foot]), styles=["report.css"]))
+
+
 def finish(
     out: Path, name: str, result: dict[str, Any], parts: dict[str, dict[str, Any]] | None = None
 ) -> dict[str, Any]:
@@ -135,10 +121,10 @@ def finish(
 
     parts: names in `sections.md` and their values, where the section is made of several.
     """
-    section = Section.fill(name, parts or {name: result})
-    result = {**result, "section": asdict(section)}
+    section = fill(name, parts or {name: result})
+    result = {**result, "section": section}
     write_json(out / f"{name}.json", result)
-    _write_page(out / f"{name}.html", section.title, [section.html(out)])
+    _write_page(out / f"{name}.html", section["title"], [to_html(section, out)])
     for state in out.glob("*state.pt"):  # done: running again starts afresh
         state.unlink()
     return result
@@ -148,7 +134,7 @@ class Report(NamedTuple):
     """What was bound and what could not be run."""
 
     page: Path
-    sections: list[Section]
+    sections: list[dict[str, Any]]
     missing: list[str]
 
 
@@ -167,32 +153,17 @@ def bind(
     if unknown := [name for name in only or () if name not in runs]:
         raise InputError(f"experiments are {', '.join(runs)}, got {', '.join(unknown)}.")
     sections, missing = [], []
-    for name in [name for name in runs if only is None or name in only]:
+    for name in only or runs:
         file = out / name / f"{name}.json"
         try:
-            sections.append(
-                Section.of(json.loads(file.read_text()) if keep and file.exists() else runs[name](out / name))
-            )
+            result = json.loads(file.read_text()) if keep and file.exists() else runs[name](out / name)
+            sections.append(result["section"])
         except InputError as error:
             if name not in optional:
                 raise
             missing.append(f"{name} was left out: {error}")
-    rows = [replace(row, what=f"{section.name}: {row.what}") for section in sections for row in section.rows]
+    rows = [{**row, "what": f"{section['name']}: {row['what']}"} for section in sections for row in section["rows"]]
     body = [f"<h2>All in one table</h2>{_html_table(rows)}"] if len(sections) > 1 else []
-    body += [f"<p class=soft>{html.escape(line)}</p>" for line in missing]
-    body += [section.html(out / section.name) for section in sections]
+    body += [f"<p class=soft>{escape(line)}</p>" for line in missing]
+    body += [to_html(section, out / section["name"]) for section in sections]
     return Report(_write_page(out / "report.html", "AQuaMaM, reproduced", body), sections, missing)
-
-
-def _write_page(path: Path, title: str, body: list[str]) -> Path:
-    """One self-contained page; it loads nothing from anywhere."""
-    head = f"<main><h1>{html.escape(title)}</h1><p class=soft>{LEAD}</p>"
-    foot = f"<footer>Made by aquamam {__version__} with <code>aquamam reproduce</code>.</footer></main>"
-    return write_text(path, page(title, "\n".join([head, *body, foot]), styles=["report.css"]))
-
-
-def _html_table(rows: Sequence[Row]) -> str:
-    head, lines = ("", "paper", "here", "ceiling"), [(row.what, row.paper, row.here, row.ceiling) for row in rows]
-    cells = [[f"<th>{name}</th>" for name in head], *([f"<td>{html.escape(c)}</td>" for c in line] for line in lines)]
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
-    return f'<div class="card scroll"><table class=words>{body}</table></div>'

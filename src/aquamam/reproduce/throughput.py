@@ -10,10 +10,9 @@ import torch
 from tqdm import tqdm
 
 from aquamam.checkpoints.checkpoint import build
-from aquamam.errors import InputError
 from aquamam.geometry.grid import grid_size
 from aquamam.geometry.rotations import random_quat
-from aquamam.reproduce.report import BLUE, GREY, ORANGE, drawing, finish
+from aquamam.reproduce.report import finish
 from aquamam.training.presets import preset
 
 REPEATS = {"aquamam": 10, "ipdf": 1}  # in each round: ours takes milliseconds
@@ -40,8 +39,6 @@ def interleaved(
 
 def run(out: Path, *, level: int = 5, rounds: int = 3, seed: int = 0) -> dict[str, Any]:
     """Time both systems on one image; returns what OUT/throughput.json holds."""
-    if rounds < 1:
-        raise InputError(f"rounds must be a positive whole number, got {rounds}.")
     torch.manual_seed(seed)
     ours = build("aquamam", preset("die-small").model.to_dict()).eval()
     ipdf = build("ipdf", {**preset("ipdf-small").model.to_dict(), "level": level}).eval()
@@ -71,18 +68,4 @@ def run(out: Path, *, level: int = 5, rounds: int = 3, seed: int = 0) -> dict[st
         **{"ratio": ratios, "cpu_ratio": cpu_ratios},
         "parameters": {"aquamam": ours.parameter_count, "ipdf": ipdf.parameter_count},
     }
-    draw(out / "throughput.png", median)
     return finish(out, "throughput", result)
-
-
-def draw(path: Path, median: dict[str, float]) -> None:
-    """Bars on a logarithmic axis."""
-    with drawing(path, 8.4, 2.6) as figure:
-        axis = figure.subplots()
-        names = [name.replace("aquamam_", "AQuaMaM, ").replace("ipdf_", "IPDF, ") for name in median]
-        bars = axis.barh(names, list(median.values()), color=[BLUE, BLUE, ORANGE, ORANGE])
-        axis.bar_label(bars, [f"{1000 * seconds:,.3g} ms" for seconds in median.values()], padding=4)
-        axis.set(
-            xscale="log", xlabel="time for one image (s)", xlim=(min(median.values()) / 3, max(median.values()) * 9)
-        )
-        axis.grid(axis="x", color=GREY, alpha=0.25, lw=0.6)
