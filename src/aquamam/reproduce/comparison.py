@@ -158,10 +158,8 @@ def targets() -> dict[str, Target]:
     # a rotation that is nothing special, so that no chart and no grid is favoured
     base = rotvec_to_quat(torch.tensor([[0.7, -1.1, 0.4]], dtype=torch.float64))
     cube = multiply(base, SymmetryGroup.octahedral().elements.double())
-    line, circle = (
-        multiply(base, _about_z(torch.linspace(-90, 90, 61))),
-        multiply(base, _about_z(torch.arange(0, 360, 5))),
-    )
+    line = multiply(base, _about_z(torch.linspace(-90, 90, 61)))
+    circle = multiply(base, _about_z(torch.arange(0, 360, 5)))
     pairs = toy_pairs()
     spread = f"spread {math.degrees(SPREAD):.0f}°"
     toy = tuple(Known(pairs.of(i)) for i in range(pairs.categories))
@@ -188,17 +186,20 @@ def run(
 
     A pair that OUT/comparison.json has already with the same budget and seed is not run again.
     """
-    known = targets()
-    for what, given, allowed in (("systems", systems, SYSTEMS), ("distributions", distributions, known)):
+    every = targets()
+    for what, given, allowed in (("systems", systems, SYSTEMS), ("distributions", distributions, every)):
         if unknown := [name for name in given or () if name not in allowed]:
             raise InputError(f"{what} are {', '.join(allowed)}, got {', '.join(unknown)}.")
     if not 0 < seconds < math.inf:
         raise InputError(f"seconds must be positive, got {seconds}.")
-    work = [(known[target], system) for target in distributions or known for system in systems or SYSTEMS]
+    work = [(every[target], system) for target in distributions or every for system in systems or SYSTEMS]
     result = _before(out, seconds, seed)
     for target, system in tqdm(work, desc="comparison", unit="fit", disable=None):
-        about = {"about": target.about, "anchors": sum(len(k.anchors) for k in target.columns)}
-        entry = result["distributions"].setdefault(target.name, {"systems": {}, **about, **target.truth(seed)})
+        if target.name not in result["distributions"]:
+            anchors = sum(len(known.anchors) for known in target.columns)
+            about = {"about": target.about, "anchors": anchors, **target.truth(seed)}
+            result["distributions"][target.name] = {**about, "systems": {}}
+        entry = result["distributions"][target.name]
         if system not in entry["systems"]:
             entry["systems"][system] = fit_and_judge(system, target, seconds, seed)
             write_json(out / "comparison.json", result)  # a stopped run goes on from here
@@ -231,7 +232,7 @@ def fit_and_judge(name: str, target: Target, seconds: float, seed: int) -> dict[
         posterior = model(images)
         if kind == "ipdf" and not target.spread:
             # only a grid through the truth can be compared with a ceiling when scores are sharper than the grid
-            posterior = model.posterior(images, normaliser="truth", level=TURNED_LEVEL)  # type: ignore[operator]
+            posterior = model.posterior(images, normaliser="truth", level=TURNED_LEVEL)  # type: ignore[call-arg]
         log_p, scoring = _timed(lambda: posterior.log_prob(held_out.q).double())
         count = DRAWN // categories
         q, drawing = _timed(lambda: posterior.sample((count,), generator=torch.Generator().manual_seed(seed)))
@@ -267,12 +268,8 @@ def markdown(result: dict[str, Any]) -> str:
             found = f"{r['log_likelihood']:.3f}" + (f" ± {r['standard_error']:.3f}" if r["standard_error"] else "")
             gap = f"{truth['log_likelihood'] - r['log_likelihood']:.3f}" if known else ""
             ceiling = f"{r['ceiling']:.2f}" if r["ceiling"] is not None and math.isfinite(r["ceiling"]) else "none"
-            costs = (
-                f"{r['microseconds_per_likelihood']:.1f}",
-                f"{r['microseconds_per_sample']:.1f}",
-                f"{r['steps']:,}",
-            )
-            lines.append(_row((system, found, gap, ceiling, *_judged(r), *costs)))
+            times = [f"{r[f'microseconds_per_{what}']:.1f}" for what in ("likelihood", "sample")]
+            lines.append(_row((system, found, gap, ceiling, *_judged(r), *times, f"{r['steps']:,}")))
     return "\n".join(lines) + "\n"
 
 

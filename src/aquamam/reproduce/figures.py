@@ -72,12 +72,7 @@ def draw_unimodal(path: Path, q: Tensor, estimate: Tensor, posterior: BinghamMix
     """Four dice and the density along the way between the two rotations."""
     identity = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
     pictures = render(solid("die").mesh, torch.stack([identity, *q, estimate]).numpy(), RenderSettings(size=320))
-    names = (
-        "$R_0$: the identity",
-        "$R_1$: in the data",
-        "$R_2$: in the data",
-        r"$\widehat{R}$: the estimate, never seen",
-    )
+    names = ("$R_0$: the identity", "$R_1$: in the data", "$R_2$: in the data", r"$\widehat{R}$: the estimate")
     place = torch.linspace(-0.35, 1.35, 241, dtype=torch.float64)
     density = posterior.log_prob(slerp(q[0], q[1], place)[:, None])[:, 0].exp()
     with drawing(path, 11, 5.4) as figure:

@@ -270,7 +270,7 @@ class Fit:
         vars(self).update(values)
 
     def _identity(self) -> dict[str, Any]:
-        return {"fit": asdict(self.config), "model": self.model.config.to_dict()}  # type: ignore[union-attr,operator]
+        return {"fit": asdict(self.config), "model": self.model.config.to_dict()}
 
     def costs(self) -> dict[str, Any]:
         """What the fit took, for a result."""

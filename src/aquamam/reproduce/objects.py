@@ -22,7 +22,7 @@ from aquamam.reproduce.report import finish
 SEED = 77_000  # of held-out renders, far from any training seed
 KEPT = (
     *("images", "mean_log_likelihood", "log_likelihood_se", "mean_error_deg", "median_error_deg", "acc15", "acc30"),
-    *("spread_deg", "ceiling", "strategies", "symmetries", "throughput"),
+    *("spread_deg", "strategies", "symmetries", "throughput"),
 )
 
 
@@ -61,13 +61,13 @@ def run(
     """Evaluate a trained model on fresh renders and draw the paper's views; returns what OUT/NAME.json holds."""
     path = checkpoint_of(name, model)
     network = load(path)
-    data = (getattr(network, "info", None) or {}).get("data") or {}
+    data = network.info.get("data") or {}
     shown = [thing.get("name") for thing in data.get("objects", ()) if isinstance(thing, dict)]
     if shown and shown != [name]:
         raise InputError(
             f"{path} was trained on {', '.join(map(str, shown))}, not on the {name}; give another --model."
         )
-    config = network.config.to_dict()  # type: ignore[union-attr,operator]
+    config = network.config.to_dict()
     stored = RenderSettings.from_dict(data["settings"]) if data.get("settings") else RenderSettings()
     known = KnownObject(name=name, mesh=solid(name).mesh, settings=replace(stored, size=config.get("image_size", 224)))
     dataset = RenderedDataset(solid(name), known.settings, seed=SEED + seed, split="test", length=images)
@@ -75,6 +75,7 @@ def run(
     found = evaluation.to_dict()
     result = {
         **{key: found[key] for key in KEPT},
+        "ceiling": math.inf if found["ceiling"] is None else found["ceiling"],
         "verdict": evaluation.verdict,
         "views": [_picture(out, network, known, view, seed) for view in VIEWS[name]],
         "kind": network.kind,

@@ -15,15 +15,14 @@ from aquamam.geometry.rotations import random_quat
 from aquamam.reproduce.report import finish
 from aquamam.training.presets import preset
 
+Seconds = dict[str, list[float]]
 REPEATS = {"aquamam": 10, "ipdf": 1}  # in each round: ours takes milliseconds
 
 
-def interleaved(
-    works: dict[str, Callable[[], object]], rounds: int
-) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+def interleaved(works: dict[str, Callable[[], object]], rounds: int) -> tuple[Seconds, Seconds]:
     """Wall-clock and CPU seconds of each work, in alternation after one warm-up each, so that a noisy machine troubles all equally."""
-    wall: dict[str, list[float]] = {name: [] for name in works}
-    cpu: dict[str, list[float]] = {name: [] for name in works}
+    wall: Seconds = {name: [] for name in works}
+    cpu: Seconds = {name: [] for name in works}
     with tqdm(total=(rounds + 1) * len(works), desc="throughput", unit="run", disable=None) as bar:
         for i in range(rounds + 1):
             for name, work in works.items():
@@ -46,7 +45,7 @@ def run(out: Path, *, level: int = 5, rounds: int = 3, seed: int = 0) -> dict[st
     works: dict[str, Callable[[], object]] = {
         "aquamam_likelihood": lambda: ours(image).log_prob(q),
         "aquamam_prediction": lambda: ours(image).mode,
-        "ipdf_likelihood": lambda: ipdf.posterior(image, normaliser="truth").log_prob(q),  # type: ignore[operator]
+        "ipdf_likelihood": lambda: ipdf.posterior(image, normaliser="truth").log_prob(q),  # type: ignore[call-arg]
         "ipdf_prediction": lambda: ipdf(image).mode,
     }
     with torch.inference_mode():
@@ -56,14 +55,9 @@ def run(out: Path, *, level: int = 5, rounds: int = 3, seed: int = 0) -> dict[st
         {what: of[f"ipdf_{what}"] / of[f"aquamam_{what}"] for what in ("likelihood", "prediction")}
         for of in (median, median_cpu)
     )
+    settings = {"grid": grid_size(level), "rounds": rounds, "threads": torch.get_num_threads(), "seed": seed}
     result = {
-        **{
-            "grid": grid_size(level),
-            "rounds": rounds,
-            "threads": torch.get_num_threads(),
-            "image_size": 64,
-            "seed": seed,
-        },
+        **settings,
         **{"rounds_seconds": wall, "median_seconds": median, "median_cpu_seconds": median_cpu},
         **{"ratio": ratios, "cpu_ratio": cpu_ratios},
         "parameters": {"aquamam": ours.parameter_count, "ipdf": ipdf.parameter_count},

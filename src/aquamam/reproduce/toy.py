@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from aquamam.baselines.ipdf import IPDF, IPDFConfig
 from aquamam.baselines.mog import AQuaMaMMoG, MoGConfig
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.errors import InputError
 from aquamam.geometry.grid import cell_volume, grid_size
-from aquamam.network.model import AQuaMaM
+from aquamam.network.model import AQuaMaM, RotationModel
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.reproduce.fit_pairs import FAST, PAPER, PLAIN, Fit, FitConfig, Pairs, sentence_log_probs
 from aquamam.reproduce.report import finish
@@ -47,14 +46,13 @@ class Scale:
         return other_grid or replace(getattr(self, system), seed=0) != getattr(paper, system)
 
 
-_OTHER = replace(PLAIN, lr=1e-3, beta2=0.99)
+_QUICK = replace(PLAIN, lr=1e-3, beta2=0.99)
+_QUICK_IPDF, _QUICK_MOG = replace(_QUICK, steps=1500), replace(_QUICK, steps=400)
 # IPDF's own recipe: 1,000 steps of warm-up, then a cosine
 _COSINE: Any = {"decay": "cosine", "warm_up": 1 / 300, "final": 0.0}
 _IPDF = replace(PLAIN, batches="sampled", steps=300_000, lr=1e-4, beta2=0.999, **_COSINE)
 SCALES = {
-    "cpu": Scale(
-        aquamam=FAST, ipdf=replace(_OTHER, steps=1500), mog=replace(_OTHER, steps=400), negatives=511, level=4
-    ),
+    "cpu": Scale(aquamam=FAST, ipdf=_QUICK_IPDF, mog=_QUICK_MOG, negatives=511, level=4),
     "paper": Scale(aquamam=PAPER, ipdf=_IPDF, mog=PAPER, negatives=4095, level=5),
 }
 
@@ -69,7 +67,7 @@ def toy_pairs(viewpoints: int = 6) -> Pairs:
     return Pairs.uniform([torch.from_numpy(q / np.linalg.norm(q, axis=1, keepdims=True)) for q in normal])
 
 
-def new_model(system: str, pairs: Pairs, scale: Scale) -> nn.Module:
+def new_model(system: str, pairs: Pairs, scale: Scale) -> RotationModel:
     """The paper's network of that system."""
     if system == "aquamam":
         return AQuaMaM(model_config("toy"))
@@ -152,9 +150,7 @@ def _ipdf(model: IPDF, pairs: Pairs, fit: Fit) -> tuple[dict[str, Any], Rotation
         "claimed_mass": [round(mass, 2) for mass in claimed.tolist()],
         "least_training_loss": least,
         "training_loss_above_least": above,
-        "convergence": "has not converged, so its samples say little about a converged IPDF"
-        if above > 0.1
-        else "is near it",
+        "convergence": "is near it" if above < 0.1 else "has not converged, so its samples say little about IPDF",
         "grid": grid_size(model.config.level),
         "negatives": model.config.negatives,
     }, standing
