@@ -160,6 +160,7 @@ def draw_hemisphere(path: Path, points: np.ndarray, density: np.ndarray) -> None
         ball.view_init(28, -55)
         ball.set(xlim=(-1, 1), ylim=(-1, 1), zlim=(0, 1), xlabel="x", ylabel="y", zlabel="z")
         ball.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], zticks=[0, 1], title="(a) uniform on the hemisphere")
+        ball.zaxis.labelpad = -6
         disk = figure.add_subplot(grid[1], title="(b) projected onto the disk")
         disk.scatter(points[:, 0], points[:, 1], **dots)
         disk.set(aspect="equal", xlabel="x", ylabel="y", xticks=[-1, 0, 1], yticks=[-1, 0, 1])

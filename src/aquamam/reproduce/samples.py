@@ -123,7 +123,8 @@ def draw_shares(path: Path, system: str, viewpoints: list[dict[str, Any]]) -> No
             axis.text(0.5, 0.965, note, transform=axis.transAxes, ha="center", va="top", fontsize=9)
         total = sum(row["samples"] for row in viewpoints)
         figure.suptitle(f"{system}: shares of {total:,} sampled rotations")
-        figure.supxlabel("rotation of the viewpoint")
+        for axis in axes[len(axes) // 2 :]:
+            axis.set_xlabel("rotation of the viewpoint")
         figure.supylabel("share of the samples")
         handles = [
             Patch(color=BLUE, label="sampled"),
