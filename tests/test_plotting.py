@@ -18,7 +18,6 @@ from aquamam.geometry.rotations import LOG_UNIFORM, multiply, random_quat, rotat
 from aquamam.plotting import (
     THEMES,
     ball,
-    calibration,
     density_colours,
     known_object,
     learning_curve,
@@ -245,7 +244,7 @@ def test_a_models_object_is_known_by_name_and_mesh():
 
 def test_an_object_can_be_named(tmp_path):
     assert known_object(object(), "cylinder").name == "cylinder"
-    with pytest.raises(InputError, match="mesh file"):
+    with pytest.raises(InputError, match="neither a file nor a solid"):
         known_object(object(), str(tmp_path / "nothing.obj"))
     (tmp_path / "part.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 2 3\nf 1 2 4\nf 1 3 4\nf 2 3 4\n")
     assert known_object(object(), str(tmp_path / "part.obj")).mesh.faces.shape == (4, 3)
@@ -297,14 +296,6 @@ def test_a_broken_or_empty_log_is_told_in_one_sentence(tmp_path):
     (tmp_path / "log.jsonl").write_text("nonsense\n" + json.dumps(records(1)[0]) + "\n")
     with pytest.raises(InputError, match="line 1"):
         read_log(tmp_path)
-
-
-def test_calibration_measures_the_largest_gap():
-    ranks = (np.arange(200) + 0.5) / 200
-    assert "largest gap 0.003" in texts(calibration(ranks))  # 1 / 400, the least that steps allow
-    assert "largest gap 1.000" in texts(calibration(np.zeros(50), theme="dark"))
-    with pytest.raises(InputError, match="between 0 and 1"):
-        calibration(np.array([0.2, math.nan]))
 
 
 def test_points_beyond_every_density_are_drawn_too(tmp_path):

@@ -17,6 +17,7 @@ from services import PNG, SIZE, InProcess, base64_of, encoded, picture, tiny_mod
 from aquamam.baselines.classification import Classification, ClassificationConfig
 from aquamam.cli.predict import predict as command_predict
 from aquamam.errors import InputError
+from aquamam.network.model import RotationModel
 from aquamam.serving import schemas
 from aquamam.serving.app import create_app
 from aquamam.serving.batcher import Batcher, Encoded, Job
@@ -281,10 +282,10 @@ def test_slow_uploads_slow_answers_and_full_queues_are_refused():
 
 
 def test_a_fault_of_the_service_is_a_500_without_a_stack_trace(caplog):
-    class Broken(torch.nn.Module):
-        kind, config, info = "broken", tiny_model().config, {}
+    class Broken(RotationModel):
+        kind, config = "broken", tiny_model().config
 
-        def forward(self, images):
+        def posterior(self, images):
             raise RuntimeError("secret of the service")
 
     service = InProcess({"broken": Broken(), "tiny": tiny_model()})

@@ -1,4 +1,4 @@
-"""The page of a fitted part: its look and symmetries, how it learned, where it errs, how often its sets hold the truth."""
+"""The page of a fitted part: its symmetries, how it learned, where it errs, how often its sets hold the truth."""
 
 from functools import cached_property
 from pathlib import Path

@@ -18,7 +18,7 @@ from aquamam.files import finite
 def page(
     title: str, body: str, *, styles: Sequence[str], scripts: Sequence[str] = (), data: Any = None, head: str = ""
 ) -> str:
-    """The HTML of a page; styles and scripts are names of assets, body and head are HTML, scripts find `data` under its id."""
+    """The HTML of a page; styles and scripts are names of assets, body and head are HTML, and scripts read `data`."""
     parts = {"style": "\n".join(map(asset, styles)), "script": "\n".join(map(asset, scripts))}
     return fill(asset("page.html"), title=escape(title), head=head, body=body, data=script_json(data), **parts)
 

@@ -19,7 +19,7 @@ from aquamam.rendering.known import KnownObject
 
 LARGEST_IMAGE = 512  # pixels: the page shows the input no larger
 MOST_FACES = 200_000  # of an object in the page; a larger one is shown as axes
-FOOTER = f"aquamam {__version__}; log densities with respect to volume π², quaternions xyzw, x right, y up, z towards the viewer."
+MEANING = "log densities with respect to volume π², quaternions xyzw, x right, y up, z towards the viewer."
 SCALE: dict[str, Any] = {  # what colours mean, for the scripts
     "uniform": LOG_UNIFORM,
     "colours": {
@@ -36,21 +36,9 @@ def page_data(
     scale = density_scale(cloud.log_density)
     return {
         "title": title or "Rotations that fit this image",
-        "footer": footer or FOOTER,
+        "footer": footer or f"aquamam {__version__}; {MEANING}",
         "image": image_uri(image, largest=LARGEST_IMAGE),
-        "answer": {
-            "quaternion_xyzw": np.round(cloud.answer, 6).tolist(),
-            "log_density": round(cloud.answer_log_density, 4),
-            "ceiling": cloud.ceiling,
-            "modes": [mode.to_dict() for mode in cloud.modes],
-            "verdict": cloud.words,
-            "points": {
-                "quaternions_xyzw": np.round(cloud.q, 5).tolist(),
-                "log_density": np.round(cloud.log_density, 3).tolist(),
-                "source": cloud.source.tolist(),
-                "mode": cloud.mode.tolist(),
-            },
-        },
+        "answer": cloud.to_dict(),
         "range": [scale.vmin, scale.vmax],
         "object": None if known is None else object_data(known),
         **SCALE,
@@ -58,7 +46,7 @@ def page_data(
 
 
 def object_data(known: KnownObject) -> dict[str, Any] | None:
-    """A mesh and its camera for object.js: little-endian arrays in base64, per corner but for the vertices; None if too large."""
+    """A mesh and its camera for object.js, or None if it is too large; arrays are little-endian, in base64."""
     mesh, settings = known.mesh, known.settings
     if len(mesh.faces) > MOST_FACES:
         return None

@@ -1,6 +1,6 @@
 """The rotations that a picture of a posterior shows: truth, samples, uniform rotations, each with its log density."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,32 +9,27 @@ from jaxtyping import Float64, Int64
 
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import as_unit_quat, quat_to_rotvec, random_quat
-from aquamam.posterior.distribution import RotationDistribution
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.posterior.answers import Folded, with_densities
-from aquamam.posterior.modes import Mode, angles_deg, cluster, describe
+from aquamam.posterior.answers import Answer, Folded, shares_within
+from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.modes import Mode, angles_deg, as_tuple, cluster
 
 TRUTH, SAMPLE, UNIFORM = 0, 1, 2  # where a point comes from
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cloud:
-    """Points of the ball, in the paper's order: the truth if it is known, samples, uniform rotations."""
+    """Points in the paper's order (the truth if it is known, samples, uniform rotations), and the answer."""
 
     q: Float64[np.ndarray, "n 4"]  # canonical xyzw
     log_density: Float64[np.ndarray, " n"]  # volume pi^2
     source: Int64[np.ndarray, " n"]  # TRUTH, SAMPLE or UNIFORM
     mode: Int64[np.ndarray, " n"]  # of a sample: which mode it belongs to; -1 for others and for none
-    modes: list[Mode]
-    answer: Float64[np.ndarray, "4"]  # the prediction, xyzw
-    answer_log_density: float
-    ceiling: float
-    folded: Folded | None = None  # the modes up to the object's symmetry, where that is known
+    answer: Answer
 
     @property
-    def words(self) -> str:
-        """How sure the posterior is."""
-        return describe(self.modes) if self.folded is None else self.folded.words
+    def modes(self) -> tuple[Mode, ...]:
+        return self.answer.modes
 
     @property
     def rotvec(self) -> Float64[np.ndarray, "n 3"]:
@@ -45,8 +40,18 @@ class Cloud:
     def has_truth(self) -> bool:
         return bool((self.source == TRUTH).any())
 
+    def to_dict(self) -> dict[str, Any]:
+        """The answer and the points as plain values; densities may be -inf, for which JSON has no word."""
+        points = {
+            "quaternions_xyzw": np.round(self.q, 5).tolist(),
+            "log_density": np.round(self.log_density, 3).tolist(),
+            "source": self.source.tolist(),
+            "mode": self.mode.tolist(),
+        }
+        return {**self.answer.to_dict(), "points": points}
+
     def annotated(self, count: int = 6) -> list[int]:
-        """Points worth a picture: the truth, a sample of each mode, more along curves, and last an unlikely rotation."""
+        """Points worth a picture: the truth, a sample of each mode, more along curves, last an unlikely rotation."""
         samples = np.flatnonzero(self.source == SAMPLE)
         uniform = np.flatnonzero(self.source == UNIFORM)
         chosen = [0] if self.has_truth else []
@@ -77,36 +82,39 @@ def make_cloud(
     truth: Any = None,
     symmetry: SymmetryGroup | None = None,
     generator: torch.Generator | None = None,
+    modes_from: int = 1000,
 ) -> Cloud:
-    """The points of Figure 7 for the posterior of one image; `truth` is a quaternion xyzw. Modes are found from at least 1,000 samples."""
+    """The points of Figure 7 for the posterior of one image, from at least `modes_from` samples.
+
+    truth: a quaternion xyzw, or several. The uniform rotations depend on the generator's seed alone, so that they stay
+    where they are when the image changes.
+    """
     if tuple(posterior.batch_shape) != (1,):
         raise InputError(f"a picture shows the posterior of one image, got a batch {tuple(posterior.batch_shape)}.")
     if samples < 0 or uniform < 0:
         raise InputError(f"numbers of points must not be negative, got {samples} samples and {uniform} uniform ones.")
-    drawn = posterior.sample((max(samples, 1000),), generator=generator)[:, 0].double()
-    device, drawn = drawn.device, drawn.cpu()
-    found = cluster(drawn)
-    (modes,) = with_densities(posterior, [found.modes], device)
-    answer = posterior.mode.double().cpu()
-    anywhere = random_quat((uniform,), generator=generator, dtype=torch.float64, device="cpu")
-    given = [as_unit_quat(truth, "truth").reshape(-1, 4)[:1]] if truth is not None else []
-    q = torch.cat([*given, drawn[:samples], anywhere, answer])
     with torch.no_grad():
+        drawn = posterior.sample((max(samples, modes_from),), generator=generator)[:, 0].double()
+        device, drawn = drawn.device, drawn.cpu()
+        predicted, found = posterior.mode.double().cpu(), cluster(drawn)
+        own = None if generator is None else torch.Generator().manual_seed(generator.initial_seed())
+        anywhere = random_quat((uniform,), generator=own, dtype=torch.float64, device="cpu")
+        given = torch.zeros(0, 4) if truth is None else as_unit_quat(truth, "truth").reshape(-1, 4)
+        tops = torch.tensor([mode.quaternion for mode in found.modes], dtype=torch.float64).reshape(-1, 4)
+        q = torch.cat([given, drawn[:samples], anywhere, predicted, tops]).double()
         log_p = posterior.log_prob(q[:, None].to(device))[:, 0].double().cpu().numpy()
     source = np.repeat([TRUTH, SAMPLE, UNIFORM], [len(given), samples, uniform])
-    mode = np.full(len(source), -1)
+    mode, shown = np.full(len(source), -1), len(source)
     mode[source == SAMPLE] = found.labels[:samples]
-    return Cloud(
-        q=q[:-1].numpy(),
-        log_density=log_p[:-1],
-        source=source.astype(np.int64),
-        mode=mode.astype(np.int64),
-        modes=modes,
-        answer=answer[0].numpy(),
-        answer_log_density=float(log_p[-1]),
+    answer = Answer(
+        quaternion=as_tuple(predicted[0]),
+        log_density=float(log_p[shown]),
         ceiling=float(posterior.ceiling),
-        folded=None if symmetry is None else Folded.of(drawn, answer[0], symmetry),
+        shares=shares_within(angles_deg(predicted, drawn)[0]),
+        modes=tuple(replace(mode, log_density=float(top)) for mode, top in zip(found.modes, log_p[shown + 1 :])),
+        folded=None if symmetry is None else Folded.of(drawn, predicted[0], symmetry),
     )
+    return Cloud(q=q[:shown].numpy(), log_density=log_p[:shown], source=source, mode=mode, answer=answer)
 
 
 def _angles(p: np.ndarray, q: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The paper's Figure 3 for a real image: the three conditionals over bins, with the bins that geometry forbids shaded."""
+"""The paper's Figure 3 for a real image: the three conditionals over bins; bins that geometry forbids are shaded."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import as_unit_quat
-from aquamam.plotting.style import Theme, get_theme, new_figure, style_axes
+from aquamam.plotting.style import Theme, add_legend, get_theme, heading, new_figure, style_axes
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.sentences import QuaternionSentences
 
@@ -19,10 +19,10 @@ ZOOM = 12  # bins on either side of the chosen one
 
 
 def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "", theme: str = "light") -> Figure:
-    """Conditionals of the posterior of one image along one "quaternion sentence": that of the quaternion `at` (xyzw), or the prediction's.
+    """Conditionals of the posterior of one image along the tokens of one quaternion, `at` (xyzw) or the prediction.
 
-    Each row is one token; on the right it is seen from near. With the atlas chart the first token also says which component is
-    dropped: its row shows the distribution within the chart, and the chart's share of probability.
+    Each row is one token; on the right it is seen from near. With the atlas chart the first token also says which
+    component is dropped: its row shows the distribution within the chart, and the chart's share of probability.
     """
     posterior = posterior.unwrapped
     if not isinstance(posterior, QuaternionSentences):
@@ -36,49 +36,33 @@ def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "
     rows, chart_share = conditionals(posterior, q)
     cells = posterior.cells
     point = cells.chart.split(q[None].double().cpu())
-    cell, chart = cells.locate(point)[0, 0], int(point.chart)
-    u = point.u[0, 0].tolist()
-    dropped = cells.chart.components[chart]
+    cell, u = cells.locate(point)[0, 0], point.u[0, 0].tolist()
+    dropped = cells.chart.components[int(point.chart)]
     names = [c for i, c in enumerate("xyzw") if i != dropped]
     figure = new_figure(colours, 9.6, 7.2)
     whose = "the prediction" if at is None else "the given rotation"
-    figure.text(
-        0.07, 0.965, title or "One token after another", color=colours.ink, fontsize=12, weight="bold", va="top"
-    )
-    told = f"the conditionals that lead to {whose}"
+    words = f"the conditionals that lead to {whose}"
     if cells.chart.count > 1:
-        told += f"; the first token drops $q_{'xyzw'[dropped]}$, the largest component ({100 * chart_share:.1f} % of the probability does)"
-    figure.text(0.07, 0.925, told, color=colours.muted, fontsize=9, va="top")
+        share = f"{100 * chart_share:.1f} % of the probability does"
+        words += f"; the first token drops $q_{'xyzw'[dropped]}$, the largest component ({share})"
+    heading(figure, colours, title or "One token after another", words)
     for step in range(3):
-        given = ", ".join(f"$q_{names[i]}$ = {u[i]:.3f}" for i in range(step))
-        label = f"$p(q_{names[step]}\\,|$ image{', ' + given if given else ''}$)$"
-        for column, (left, width) in enumerate(((0.07, 0.58), (0.73, 0.25))):
-            axes = figure.add_axes((left, 0.68 - 0.275 * step, width, 0.185))
+        given = "".join(f", $q_{names[i]}$ = {u[i]:.3f}" for i in range(step))
+        near, far = (
+            figure.add_axes((left, 0.68 - 0.275 * step, width, 0.185)) for left, width in ((0.73, 0.25), (0.07, 0.58))
+        )
+        for axes, label in ((far, f"$p(q_{names[step]}\\,|$ image{given}$)$"), (near, "from near")):
             style_axes(axes, colours)
-            _draw_row(axes, rows[step], int(cell[step]), u[step], cells, cell[:step], colours, zoom=column == 1)
-            axes.set_title(label if column == 0 else "from near", color=colours.ink, fontsize=9.5, loc="left", pad=4)
-            if column == 0:
-                axes.set_ylabel("probability of a bin", fontsize=8)
+            _draw_row(axes, rows[step], int(cell[step]), u[step], cells, cell[:step], colours, zoom=axes is near)
+            axes.set_title(label, color=colours.ink, fontsize=9.5, loc="left", pad=4)
+        far.set_ylabel("probability of a bin", fontsize=8)
+    illegal = "illegal bins: no unit quaternion lies there"
     handles = [
         Patch(color=colours.density[-2], label=f"probability of each of {cells.bins} bins"),
-        Patch(
-            facecolor=colours.faint,
-            hatch="////",
-            edgecolor=colours.muted,
-            lw=0,
-            label="illegal bins: no unit quaternion lies there",
-        ),
+        Patch(facecolor=colours.faint, hatch="////", edgecolor=colours.muted, lw=0, label=illegal),
         Line2D([], [], color=colours.accent, lw=1.4, label=whose),
     ]
-    figure.legend(
-        handles=handles,
-        loc="lower left",
-        ncols=3,
-        bbox_to_anchor=(0.06, 0.005),
-        frameon=False,
-        fontsize=8.5,
-        labelcolor=colours.ink,
-    )
+    add_legend(figure, colours, handles, "lower left", (0.06, 0.005), ncols=3)
     return figure
 
 
@@ -106,19 +90,22 @@ def _draw_row(
     axes.stairs(p, edges, fill=True, color=colours.density[-2], lw=0)
     axes.stairs(p, edges, color=colours.density[-2], lw=0.6)
     legal = cells.legal(before).numpy()
-    low, high = edges[:-1][legal].min(), edges[1:][legal].max()
-    for a, b in ((-half, low), (high, half)):
+    shade = {
+        "facecolor": colours.faint,
+        "hatch": "////",
+        "edgecolor": colours.muted,
+        "lw": 0,
+        "alpha": 0.8,
+        "zorder": 0,
+    }
+    for a, b in ((-half, edges[:-1][legal].min()), (edges[1:][legal].max(), half)):
         if b > a:
-            axes.axvspan(
-                a, b, facecolor=colours.faint, hatch="////", edgecolor=colours.muted, lw=0, alpha=0.8, zorder=0
-            )
+            axes.axvspan(a, b, **shade)
     axes.axvline(value, color=colours.accent, lw=1.4, zorder=4)
-    axes.set_xlim(-half, half)
-    if zoom:
-        reach = (ZOOM + 0.5) * cells.width
-        middle = (edges[chosen] + edges[chosen + 1]) / 2
-        axes.set_xlim(middle - reach, middle + reach)
-        axes.locator_params(axis="x", nbins=3)
-    near = p[max(0, chosen - ZOOM) : chosen + ZOOM + 1]
-    axes.set_ylim(0, 1.12 * max((near if zoom else p).max(), 1e-9))
+    middle, reach = (edges[chosen] + edges[chosen + 1]) / 2, (ZOOM + 0.5) * cells.width
+    axes.set_xlim((middle - reach, middle + reach) if zoom else (-half, half))
+    shown = p[max(0, chosen - ZOOM) : chosen + ZOOM + 1] if zoom else p
+    axes.set_ylim(0, 1.12 * max(shown.max(), 1e-9))
     axes.locator_params(axis="y", nbins=3)
+    if zoom:
+        axes.locator_params(axis="x", nbins=3)

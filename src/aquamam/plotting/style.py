@@ -1,23 +1,26 @@
-"""Colours, themes and files of all figures."""
+"""Colours, themes, repeated parts and files of all figures."""
 
 import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 from jaxtyping import Float
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from aquamam.errors import InputError
+from aquamam.files import write_bytes
 from aquamam.geometry.rotations import LOG_UNIFORM
 
 FORMATS = (".png", ".svg", ".pdf")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Theme:
     """The colours of a figure. `density` runs from unlikely to likely, from blue to red as in the paper."""
 
@@ -29,18 +32,14 @@ class Theme:
     density: tuple[str, ...]
 
 
-# Blue to red is told apart by the colour-blind, and lightness changes in one direction, away from the background: likelier is
-# redder, and also darker in print and brighter on a dark screen.
+# Blue to red is told apart by the colour-blind, and lightness changes in one direction, away from the background:
+# likelier is redder, and also darker in print and brighter on a dark screen.
+_LIGHT = ("#c4d8ee", "#8fb2dc", "#8683c4", "#b0508a", "#c4193b", "#7a0016")
+_DARK = ("#25406c", "#3f66ad", "#7d66bd", "#cf5684", "#ff6450", "#ffb59b")
 THEMES = {
-    "light": Theme(
-        paper="#ffffff", ink="#1b1e24", muted="#737a86", faint="#e4e7ec", accent="#00705a",
-        density=("#c4d8ee", "#8fb2dc", "#8683c4", "#b0508a", "#c4193b", "#7a0016"),
-    ),
-    "dark": Theme(
-        paper="#14171c", ink="#eceef2", muted="#949cab", faint="#2a2f38", accent="#4fd6b0",
-        density=("#25406c", "#3f66ad", "#7d66bd", "#cf5684", "#ff6450", "#ffb59b"),
-    ),
-}  # fmt: skip
+    "light": Theme("#ffffff", "#1b1e24", "#737a86", "#e4e7ec", "#00705a", _LIGHT),
+    "dark": Theme("#14171c", "#eceef2", "#949cab", "#2a2f38", "#4fd6b0", _DARK),
+}
 
 
 def get_theme(name: str) -> Theme:
@@ -58,16 +57,21 @@ def density_map(theme: Theme) -> LinearSegmentedColormap:
 def density_scale(log_density: Float[np.ndarray, " n"]) -> Normalize:
     """The range of colours: from two nats below the uniform density to the highest one, at least four above it.
 
-    The uniform density is the anchor, so that a flat posterior looks flat and not red all over. The highest half percent does not
-    count: one sample in a sliver of a cell, where densities are huge, must not pale all the others.
+    The uniform density is the anchor, so that a flat posterior looks flat and not red all over. The highest half
+    percent does not count: one sample in a sliver of a cell, where densities are huge, must not pale all the others.
     """
     high = np.quantile(log_density, 0.995, method="lower") if len(log_density) else -np.inf
     return Normalize(LOG_UNIFORM - 2, max(float(high), LOG_UNIFORM + 4), clip=True)
 
 
+def density_shares(log_density: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Places on the range of colours, from 0 to 1."""
+    return np.asarray(density_scale(log_density)(log_density), dtype=np.float64)
+
+
 def density_colours(log_density: Float[np.ndarray, " n"], theme: str = "light") -> Float[np.ndarray, "n 4"]:
     """RGBA of points by log density: redder and more opaque is likelier."""
-    share = np.asarray(density_scale(log_density)(log_density), dtype=np.float64)
+    share = density_shares(log_density)
     colours = np.asarray(density_map(get_theme(theme))(share), dtype=np.float64)
     colours[:, 3] = 0.08 + 0.92 * share**1.5
     return colours
@@ -76,6 +80,43 @@ def density_colours(log_density: Float[np.ndarray, " n"], theme: str = "light") 
 def new_figure(theme: Theme, width: float, height: float) -> Figure:
     """An empty figure in the theme's colours, bound to no window."""
     return Figure(figsize=(width, height), facecolor=theme.paper, layout=None)
+
+
+def heading(figure: Figure, theme: Theme, title: str, words: str, *, left: float = 0.07) -> None:
+    """A title, and below it what the picture says."""
+    figure.text(left, 0.965, title, color=theme.ink, fontsize=12, weight="bold", va="top")
+    figure.text(left, 0.965 - 0.29 / figure.get_figheight(), words, color=theme.muted, fontsize=9, va="top")
+
+
+def marker(label: str, colour: str, shape: str = "o", size: int = 5, **options: Any) -> Line2D:
+    """A legend's entry for points."""
+    return Line2D([], [], linestyle="", marker=shape, markersize=size, color=colour, label=label, **options)
+
+
+def add_legend(
+    figure: Figure, theme: Theme, handles: list[Any], place: str, at: tuple[float, float], **options: Any
+) -> None:
+    """A plain legend at a corner of the figure."""
+    plain = {"frameon": False, "fontsize": 8.5, "labelcolor": theme.ink, "handletextpad": 0.4}
+    figure.legend(handles=handles, loc=place, bbox_to_anchor=at, **{**plain, **options})
+
+
+def add_image(figure: Figure, image: Any, box: tuple[float, float, float, float]) -> None:
+    """A picture without axes."""
+    axes = figure.add_axes(box)
+    axes.imshow(np.asarray(image))
+    axes.set_axis_off()
+
+
+def style_axes(axes: Any, theme: Theme) -> None:
+    """Plain axes in the theme's colours, without the box's upper and right side."""
+    axes.set_facecolor(theme.paper)
+    axes.tick_params(colors=theme.muted, labelsize=8)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(theme.muted)
+    for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
+        label.set_color(theme.ink)
 
 
 def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 160) -> Path:
@@ -88,17 +129,4 @@ def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 160) -> Path:
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "aquamam", "pdf.fonttype": 42}):
         figure.savefig(buffer, format=kind, dpi=dpi, facecolor=figure.get_facecolor(), metadata=metadata)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(buffer.getvalue())
-    return path
-
-
-def style_axes(axes, theme: Theme) -> None:
-    """Plain axes in the theme's colours, without the box's upper and right side."""
-    axes.set_facecolor(theme.paper)
-    axes.tick_params(colors=theme.muted, labelsize=8)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom", "geo"))
-        spine.set_color(theme.muted)
-    for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
-        label.set_color(theme.ink)
+    return write_bytes(path, buffer.getvalue())

@@ -1,5 +1,5 @@
 """An HTTP service around models: images in, posteriors out, as JSON and as a page.
 
-app (routes), gate and limits (what every request passes), reading and schemas (requests to values), batcher and answering (the
-network's thread) and page.
+A request passes `gate` (size, time, log) and `reading` (bytes to image and `schemas`), and waits in `batcher` for the
+network's thread, which does what `answering` says. `app` has the routes, `page` the page, `limits` what may be asked.
 """

@@ -18,14 +18,33 @@ from starlette.types import Scope
 
 from aquamam import __version__
 from aquamam.errors import InputError
-from aquamam.rendering.known import KnownObject, known_object
+from aquamam.rendering.known import known_object
 from aquamam.serving import answering, schemas
-from aquamam.serving.answering import number
 from aquamam.serving.batcher import Batcher, Encoded, Job
 from aquamam.serving.gate import Gate, Reply, refuse
 from aquamam.serving.limits import Limits, Refusal
 from aquamam.serving.page import add_page
 from aquamam.serving.reading import read_image, read_request
+
+ABOUT = (
+    "Distributions over 3D rotations given an image. Quaternions are xyzw and take the object to the camera (x right, "
+    "y up, z towards the viewer); log densities are natural logarithms with respect to volume pi^2."
+)
+ROUTES: dict[str, tuple[type[schemas.Asked], type, Callable[..., dict[str, Any]]]] = {
+    "/v1/predict": (schemas.PredictRequest, schemas.PredictAnswer, answering.predict),
+    "/v1/sample": (schemas.SampleRequest, schemas.SampleAnswer, answering.sample),
+    "/v1/log_prob": (schemas.LogProbRequest, schemas.LogProbAnswer, answering.log_prob),
+    "/v1/posterior": (schemas.PosteriorRequest, schemas.PosteriorAnswer, answering.explore),
+}
+STATUSES = {
+    404: "no model of that name",
+    408: "the request did not arrive in time",
+    413: "more bytes or pixels than the limits allow",
+    415: "neither JSON nor a form, or no image of a known kind",
+    422: "something is missing, out of range or damaged",
+    429: "too many requests are waiting",
+    503: "no answer in time, or the service is shutting down",
+}
 
 
 class Served:
@@ -36,20 +55,17 @@ class Served:
         if "category" in (getattr(config, "embedding", ""), getattr(config, "encoder", "")):
             raise InputError(f"the service takes models that read images, and {name!r} reads categories.")
         self.name, self.model = name, model
-        self.channels = int(config.channels)
-        self.size = int(config.image_size)
-        self.object: KnownObject | None = known_object(model)
+        self.channels, self.size = int(config.channels), int(config.image_size)
+        self.object = known_object(model)
 
     def facts(self) -> dict[str, Any]:
-        model, config = self.model, self.model.config
-        counted = sum(p.numel() for p in model.parameters()) if hasattr(model, "parameters") else None
-        cells = getattr(model, "cells", None)
+        model, cells = self.model, getattr(self.model, "cells", None)
         return {
             "name": self.name,
             "kind": model.kind,
-            "parameters": counted,
-            **{field: getattr(config, field, None) for field in ("bins", "chart", "density")},
-            "ceiling": None if cells is None else number(cells.ceiling),
+            "parameters": sum(p.numel() for p in model.parameters()) or None,  # exported graphs keep theirs
+            **{field: getattr(model.config, field, None) for field in ("bins", "chart", "density")},
+            "ceiling": None if cells is None else round(cells.ceiling, 4),
             "channels": self.channels,
             "image_size": self.size,
             "object": None if self.object is None else self.object.name,
@@ -57,7 +73,7 @@ class Served:
 
 
 class Service:
-    """Models, the thread that runs them, the limits, and the counters."""
+    """Models, the thread that runs them, the limits, and the metrics."""
 
     def __init__(self, models: Mapping[str, Any], limits: Limits):
         if not models:
@@ -66,35 +82,33 @@ class Service:
         self.limits = limits
         self.busy = 0  # requests that are worked on or wait
         self.metrics = CollectorRegistry()  # of its own: a process may hold several services
-        here = {"namespace": "aquamam", "registry": self.metrics}
+        here: dict[str, Any] = {"namespace": "aquamam", "registry": self.metrics}
         self.requests = Counter("requests_total", "Answered requests.", ("route", "method", "status"), **here)
         self.latency = Histogram("request_seconds", "From request to answer.", ("route",), **here)
         images = "Images that went through the network together."
         self.batches = Histogram("batch_images", images, **here, buckets=(1, 2, 4, 8, 16, 32, 64))
         self.waited = Histogram("wait_seconds", "From a decoded image to its batch.", **here)
         self.rotations = Counter("rotations_total", "Rotations drawn or asked about.", ("route",), **here)
-        Gauge("start_time_seconds", "When the service began, since 1970.", **here).set_to_current_time()
-        Gauge("busy_requests", "Requests that are worked on or wait.", **here).set_function(lambda: self.busy)
-        Gauge("queue_jobs", "Images that wait for the network.", **here).set_function(lambda: self.batcher.waiting)
         self.batcher = Batcher(most=limits.batch, seen=self.batches.observe)
         self.decoders = ThreadPoolExecutor(2, thread_name_prefix="aquamam-images")
+        Gauge("start_time_seconds", "When the service began, since 1970.", **here).set_to_current_time()
+        Gauge("busy_requests", "Requests that are worked on or wait.", **here).set_function(lambda: self.busy)
+        Gauge("queue_jobs", "Images that wait for the network.", **here).set_function(self.batcher.jobs.qsize)
 
     def warm_up(self) -> None:
-        """Run each model once: the first pass of a process loads and sets up much, and nobody should have to wait for it."""
+        """Run each model once: the first pass of a process sets up much, and nobody should have to wait for it."""
+        asked = schemas.PosteriorRequest(samples=32, uniform=1)
         for served in self.models.values():
             image = torch.full((served.channels, served.size, served.size), 255, dtype=torch.uint8)
-            asked = schemas.PosteriorRequest(samples=32, uniform=1)
-            self.batcher.submit(
-                Job(model=served.model, image=image, work=lambda e, i: answering.explore(e, i, asked))  # noqa: B023
-            ).result()
+            job = Job(model=served.model, image=image, work=lambda e, i: answering.explore(e, i, asked))
+            self.batcher.submit(job).result()
 
     def close(self) -> None:
         self.batcher.close(self.limits.seconds)
         self.decoders.shutdown(wait=False, cancel_futures=True)
 
     def find(self, name: str) -> Served:
-        if not name:
-            return next(iter(self.models.values()))
+        name = name or next(iter(self.models))
         if name not in self.models:
             raise Refusal(404, f"model: there is no model of that name; there are {', '.join(self.models)}.")
         return self.models[name]
@@ -110,19 +124,16 @@ class Service:
         try:
             deadline = time.monotonic() + limits.seconds
             asked, blob = await read_request(request.state.body, request.headers, kind, limits)
-            served = self.find(asked.model)
-            cost = self._cost(asked)
-            if isinstance(asked, schemas.SampleRequest) and asked.seed is None:
+            served, cost = self.find(asked.model), asked.cost(limits)
+            if getattr(asked, "seed", 0) is None:
                 asked = asked.model_copy(update={"seed": secrets.randbits(48)})
-            size = (served.size, served.size)
+            options = {"channels": served.channels, "size": (served.size, served.size)}
             loop = asyncio.get_running_loop()
-            image = await loop.run_in_executor(
-                self.decoders, lambda: read_image(blob, limits, channels=served.channels, size=size)
-            )
+            image = await loop.run_in_executor(self.decoders, lambda: read_image(blob, limits, **options))
             job = Job(
                 model=served.model, image=image, cost=cost, deadline=deadline, work=lambda e, i: work(e, i, asked)
-            )  # fmt: skip
-            result = await self._wait(job, deadline)
+            )
+            result = await self._wait(job)
             self.waited.observe(job.waited)
             self.rotations.labels(request.url.path).inc(cost)
             request.state.facts.update(model=served.name, batch=job.batch, wait_ms=round(1e3 * job.waited, 1))
@@ -130,27 +141,13 @@ class Service:
         finally:
             self.busy -= 1
 
-    def _cost(self, asked: Any) -> int:
-        """How many rotations a request needs, if it may have that many."""
-        samples, limits = getattr(asked, "samples", 0), self.limits
-        clusters = isinstance(asked, schemas.PredictRequest | schemas.PosteriorRequest)
-        most = limits.samples if clusters else limits.rotations
-        if samples > most or (isinstance(asked, schemas.PredictRequest) and 0 < samples < 16):
-            least = "0, or 16" if isinstance(asked, schemas.PredictRequest) else "1"
-            raise Refusal(422, f"samples: from {least} to {most:,} in a request.")
-        total = samples + getattr(asked, "uniform", 0) + len(getattr(asked, "rotations", ()))
-        if total > limits.rotations:
-            raise Refusal(422, f"at most {limits.rotations:,} rotations in a request.")
-        return total
-
-    async def _wait(self, job: Job, deadline: float) -> dict[str, Any]:
-        future = asyncio.wrap_future(self.batcher.submit(job))
+    async def _wait(self, job: Job) -> dict[str, Any]:
         try:
-            return await asyncio.wait_for(future, max(0.0, deadline - time.monotonic()))
+            future = asyncio.wrap_future(self.batcher.submit(job))
+            return await asyncio.wait_for(future, max(0.0, job.deadline - time.monotonic()))
         except (asyncio.TimeoutError, TimeoutError):
-            raise Refusal(
-                503, f"no answer within {self.limits.seconds:g} seconds; ask for less, or try again.", retry=1
-            ) from None
+            late = f"no answer within {self.limits.seconds:g} seconds; ask for less, or try again."
+            raise Refusal(503, late, retry=1) from None
         except InputError as error:
             raise Refusal(422, str(error)) from None
 
@@ -171,26 +168,15 @@ def create_app(models: Mapping[str, Any], limits: Limits | None = None) -> FastA
         yield
         await asyncio.get_running_loop().run_in_executor(None, service.close)
 
-    app = FastAPI(
-        title="aquamam",
-        version=__version__,
-        description="Distributions over 3D rotations given an image. Quaternions are xyzw and take the object to the camera (x right, "
-        "y up, z towards the viewer); log densities are natural logarithms with respect to volume pi^2.",
-        lifespan=lifespan,
-        docs_url=None,  # FastAPI's pages load scripts from other hosts
-        redoc_url=None,
-        redirect_slashes=False,
-    )
+    # FastAPI's own pages would load scripts from other hosts
+    own: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
+    app = FastAPI(title="aquamam", version=__version__, description=ABOUT, lifespan=lifespan, **own)
     app.state.service = service
     app.add_middleware(Gate, limits=service.limits, seen=service.seen)
 
     @app.exception_handler(HTTPException)
-    async def not_found(request: Request, error: HTTPException) -> Reply:
-        return Reply({"detail": str(error.detail)}, error.status_code, headers=dict(error.headers or {}))
-
-    @app.exception_handler(Refusal)
-    async def refused(request: Request, refusal: Refusal) -> Reply:
-        return refuse(refusal)
+    async def refused(request: Request, error: HTTPException) -> Reply:
+        return refuse(error)
 
     _add_routes(app, service)
     add_page(app, service)
@@ -198,30 +184,17 @@ def create_app(models: Mapping[str, Any], limits: Limits | None = None) -> FastA
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
-    def route(path: str, asked: type, answered: type, summary: str) -> Callable:
-        told = {s: {"model": schemas.Problem, "description": text} for s, text in STATUSES.items()}
-        return app.post(
-            path,
-            summary=summary,
-            responses={200: {"model": answered}, **told},  # type: ignore[dict-item]
-            openapi_extra={"requestBody": _body_schema(asked)},
-        )
+    def endpoint(asked: type[schemas.Asked], work: Callable[..., dict[str, Any]]) -> Any:
+        async def answer(request: Request) -> Response:
+            return await service.answer(request, asked, work)
 
-    @route("/v1/predict", schemas.PredictRequest, schemas.PredictAnswer, "The rotation, how sure it is, what else fits")
-    async def predict(request: Request) -> Response:
-        return await service.answer(request, schemas.PredictRequest, answering.predict)
+        return answer
 
-    @route("/v1/sample", schemas.SampleRequest, schemas.SampleAnswer, "Rotations drawn from the posterior")
-    async def sample(request: Request) -> Response:
-        return await service.answer(request, schemas.SampleRequest, answering.sample)
-
-    @route("/v1/log_prob", schemas.LogProbRequest, schemas.LogProbAnswer, "Log densities of rotations")
-    async def log_prob(request: Request) -> Response:
-        return await service.answer(request, schemas.LogProbRequest, answering.log_prob)
-
-    @route("/v1/posterior", schemas.PosteriorRequest, schemas.PosteriorAnswer, "All that a picture needs")
-    async def posterior(request: Request) -> Response:
-        return await service.answer(request, schemas.PosteriorRequest, answering.explore)
+    refusals: Any = {status: {"model": schemas.Problem, "description": text} for status, text in STATUSES.items()}
+    for path, (asked, answered, work) in ROUTES.items():
+        body, responses = {"requestBody": _body_schema(asked)}, {200: {"model": answered}, **refusals}
+        route = app.post(path, name=path, summary=asked.__doc__, responses=responses, openapi_extra=body)
+        route(endpoint(asked, work))
 
     @app.get("/v1/models", responses={200: {"model": schemas.ModelsAnswer}}, summary="Models and limits")
     async def models() -> Response:
@@ -237,35 +210,18 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return Response(generate_latest(service.metrics), media_type=CONTENT_TYPE_LATEST)
 
 
-STATUSES = {
-    404: "no model of that name",
-    408: "the request did not arrive in time",
-    413: "more bytes or pixels than the limits allow",
-    415: "neither JSON nor a form, or no image of a known kind",
-    422: "something is missing, out of range or damaged",
-    429: "too many requests are waiting",
-    503: "no answer in time, or the service is shutting down",
-}
-
-
-def _body_schema(asked: type) -> dict[str, Any]:
+def _body_schema(asked: type[schemas.Asked]) -> dict[str, Any]:
     """A request's body for OpenAPI: the same fields as JSON or as a form, and the image."""
-    schema = asked.model_json_schema()  # type: ignore[attr-defined]
-    body: dict[str, Any] = {"required": True, "content": {}}
-    kinds = {
+    schema = asked.model_json_schema()
+    images = {
         "multipart/form-data": {"type": "string", "format": "binary"},
         "application/json": {"type": "string", "format": "byte", "description": "the image's file in base64"},
     }
-    for media, image in kinds.items():
+    content = {}
+    for media, image in images.items():
         fields = {"image": image, **schema["properties"]}
         if media.startswith("multipart") and "rotations" in fields:
             fields["rotations"] = {"type": "string", "description": "JSON: a list of quaternions [x, y, z, w]"}
-        body["content"][media] = {
-            "schema": {
-                "type": "object",
-                "properties": fields,
-                "required": ["image", *schema.get("required", [])],
-                "additionalProperties": False,
-            }
-        }
-    return body
+        whole = {"type": "object", "properties": fields, "additionalProperties": False}
+        content[media] = {"schema": {**whole, "required": ["image", *schema.get("required", [])]}}
+    return {"required": True, "content": content}

@@ -14,8 +14,8 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from aquamam.network.model import RotationModel
-from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.answers import Answer, plain_answers
+from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.sentences import QuaternionSentences
 from aquamam.serving.limits import Refusal
 
@@ -32,6 +32,10 @@ class Encoded:
         """Where the model is."""
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
+    def generator(self, seed: int) -> torch.Generator:
+        """A source of random numbers where the model is."""
+        return torch.Generator(device=self.device).manual_seed(seed)
+
     @cached_property
     def posterior(self) -> RotationDistribution:
         """Of all images at once."""
@@ -43,7 +47,7 @@ class Encoded:
         return plain_answers(self.posterior)
 
     def row(self, i: int) -> RotationDistribution:
-        """The posterior of one image, with a batch of one: many rotations of one image are a large matrix as they are."""
+        """The posterior of one image: many rotations of one image are a large matrix as they are."""
         if len(self.images) == 1:
             return self.posterior
         if isinstance(self.posterior.unwrapped, QuaternionSentences):
@@ -65,27 +69,29 @@ class Job:
     waited: float = 0.0  # seconds in the queue
     batch: int = 0  # images in its batch
 
+    def is_late(self) -> bool:
+        """Whether nobody waits any more; then the future says so."""
+        if time.monotonic() <= self.deadline:
+            return False
+        self.future.set_exception(TimeoutError())
+        return True
+
 
 class Batcher:
     """Takes jobs from any thread, answers them through their futures.
 
-    There is no waiting for company: while a batch runs, the next one gathers. An idle service answers a lone request at once, and a
-    busy one finds its batches full.
+    There is no waiting for company: while a batch runs, the next one gathers. An idle service answers a lone request at
+    once, and a busy one finds its batches full.
     """
 
     def __init__(self, *, most: int = 16, seen: Callable[[int], None] = lambda size: None):
         """most: images in a batch. seen: told the size of each batch."""
-        self.most = most
-        self.seen = seen
-        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.most, self.seen = most, seen
+        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # None marks the end
         self.closed = False
         self.lock = threading.Lock()
         self.thread = threading.Thread(target=self._run, name="aquamam-network", daemon=True)
         self.thread.start()
-
-    @property
-    def waiting(self) -> int:
-        return self.jobs.qsize()
 
     def submit(self, job: Job) -> "Future[Any]":
         """Queue a job; its answer, or what went wrong, comes through the future."""
@@ -106,53 +112,37 @@ class Batcher:
     def _run(self) -> None:
         with torch.inference_mode():
             while (batch := self._gather()) is not None:
-                for group in _by_model(batch):
-                    self._answer(group)
+                models = {id(job.model): job.model for job in batch}
+                for model in models.values():
+                    self._answer([job for job in batch if job.model is model])
 
     def _gather(self) -> list[Job] | None:
         """The next jobs that someone still waits for; None at the end."""
         batch: list[Job] = []
-        while len(batch) < self.most:
-            try:
-                job = self.jobs.get() if not batch else self.jobs.get_nowait()
-            except queue.Empty:
-                break
+        while len(batch) < self.most and not (batch and self.jobs.empty()):
+            job = self.jobs.get()
             if job is None:
                 if not batch:
                     return None
                 self.jobs.put(None)  # for the next time
                 break
-            if not job.future.set_running_or_notify_cancel():
-                continue
-            job.waited = time.monotonic() - job.submitted
-            if time.monotonic() > job.deadline:
-                job.future.set_exception(TimeoutError())
-            else:
+            if job.future.set_running_or_notify_cancel() and not job.is_late():
+                job.waited = time.monotonic() - job.submitted
                 batch.append(job)
         return batch
 
     def _answer(self, jobs: list[Job]) -> None:
+        """Do the jobs of one model."""
         self.seen(len(jobs))
         encoded = Encoded(jobs[0].model, [job.image for job in jobs])
-        for i in sorted(range(len(jobs)), key=lambda i: jobs[i].cost):
-            job = jobs[i]
+        for i, job in sorted(enumerate(jobs), key=lambda numbered: numbered[1].cost):
             job.batch = len(jobs)
-            if time.monotonic() > job.deadline:
-                job.future.set_exception(TimeoutError())
+            if job.is_late():
                 continue
             try:
-                result = job.work(encoded, i)
+                job.future.set_result(job.work(encoded, i))
             except Exception as error:
                 if len(jobs) > 1:  # another one of the batch may be at fault
                     self._answer([job])
                 else:
                     job.future.set_exception(error)
-            else:
-                job.future.set_result(result)
-
-
-def _by_model(jobs: list[Job]) -> list[list[Job]]:
-    groups: dict[int, list[Job]] = {}
-    for job in jobs:
-        groups.setdefault(id(job.model), []).append(job)
-    return list(groups.values())

@@ -1,21 +1,22 @@
-"""What every request passes: size, time, one line in the log, and an answer even when the service itself is at fault."""
+"""What every request passes: size, time, a line in the log, and an answer even when the service itself is at fault."""
 
 import asyncio
 import json
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from aquamam.files import finite
 from aquamam.serving.limits import Limits, Refusal
 
 LOG = logging.getLogger("aquamam.serving")
 HELD_BODIES = 16  # full-size uploads that may be in memory at once
-
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -24,18 +25,17 @@ HEADERS = [
 
 
 class Reply(Response):
-    """JSON in ASCII, whatever the text that is told."""
+    """JSON in ASCII, whatever the text that is told; numbers that are not finite are null."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return json.dumps(finite(content), allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def refuse(refusal: Refusal) -> Reply:
+def refuse(refusal: HTTPException) -> Reply:
     """The answer to a request that is not served."""
-    headers = {} if refusal.retry is None else {"retry-after": str(refusal.retry)}
-    return Reply({"detail": refusal.sentence}, refusal.status, headers=headers)
+    return Reply({"detail": str(refusal.detail)}, refusal.status_code, headers=dict(refusal.headers or {}))
 
 
 class Gate:
@@ -43,42 +43,35 @@ class Gate:
 
     def __init__(self, app: ASGIApp, limits: Limits, seen: Callable[[Scope, int, float], None]):
         """seen: told the scope, the status and the seconds of every answer."""
-        self.app = app
-        self.limits = limits
-        self.seen = seen
+        self.app, self.limits, self.seen = app, limits, seen
         self.held = 0  # bytes of bodies in memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        begun, status, sent = time.monotonic(), 0, 0
+        begun, status, sent, body = time.monotonic(), 0, 0, b""
         name = uuid.uuid4().hex[:16]
-        state = scope.setdefault("state", {})
-        facts: dict[str, Any] = {}
-        state["facts"] = facts  # a handler adds what the log shall tell
+        facts: dict[str, Any] = {}  # a handler adds what the log shall tell
 
         async def recorded(message: Message) -> None:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", []), *HEADERS, (b"x-request-id", name.encode())]
-            elif message["type"] == "http.response.body":
-                sent += len(message.get("body", b""))
+            sent += len(message.get("body", b""))
             await send(message)
 
-        body = b""
         try:
             body = await self._body(scope, receive)
-            state["body"] = body
-            await self.app(scope, _replay(body, receive), recorded)
+            scope.setdefault("state", {}).update(body=body, facts=facts)
+            await self.app(scope, receive, recorded)
         except Refusal as refusal:
             await refuse(refusal)(scope, receive, recorded)
         except Exception:
             LOG.exception("the service is at fault", extra={"facts": {"id": name}})
             if not status:
-                await refuse(Refusal(500, f"the service is at fault; its log tells more of {name}."))(
-                    scope, receive, recorded
-                )
+                fault = Refusal(500, f"the service is at fault; its log tells more of {name}.")
+                await refuse(fault)(scope, receive, recorded)
         finally:
             self.held -= len(body)
             seconds = time.monotonic() - begun
@@ -90,62 +83,46 @@ class Gate:
         return None
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        headers = dict(scope["headers"])
-        most = self.limits.upload_bytes
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length[:20]) > most:
-            raise Refusal(413, f"a request has at most {most:,} bytes; scale the image down.")
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit():
+            self._check(int(length[:20]))
         if scope["method"] in ("GET", "HEAD"):
             return b""
         try:
-            return await asyncio.wait_for(self._read(receive, most), self.limits.seconds)
+            return await asyncio.wait_for(self._read(receive), self.limits.seconds)
         except asyncio.TimeoutError:
             raise Refusal(408, f"a request must arrive within {self.limits.seconds:g} seconds.") from None
 
-    async def _read(self, receive: Receive, most: int) -> bytes:
-        parts: list[bytes] = []
-        size = 0
+    def _check(self, size: int) -> None:
+        most = self.limits.upload_bytes
+        if size > most:
+            raise Refusal(413, f"a request has at most {most:,} bytes; scale the image down.")
+        if self.held > HELD_BODIES * most:
+            raise Refusal(503, "too many uploads at once; try again.", retry=1)
+
+    async def _read(self, receive: Receive) -> bytes:
+        body, more = bytearray(), True
         try:
-            while True:
+            while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise Refusal(400, "the request ended before its body did.")
-                part = message.get("body", b"")
-                size += len(part)
+                part, more = message.get("body", b""), message.get("more_body", False)
+                body += part
                 self.held += len(part)
-                if size > most:
-                    raise Refusal(413, f"a request has at most {most:,} bytes; scale the image down.")
-                if self.held > HELD_BODIES * most:
-                    raise Refusal(503, "too many uploads at once; try again.", retry=1)
-                parts.append(part)
-                if not message.get("more_body", False):
-                    return b"".join(parts)
+                self._check(len(body))
         except BaseException:
-            self.held -= size
+            self.held -= len(body)
             raise
-
-
-def _replay(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """What the application receives: the body once, then whatever the connection says."""
-    given = False
-
-    async def next_message() -> Message:
-        nonlocal given
-        if not given:
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
-
-    return next_message
+        return bytes(body)
 
 
 class JsonLines(logging.Formatter):
     """One JSON object a line: for people with `jq`, and for machines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {"time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))}
-        line["time"] += f".{int(record.msecs):03d}Z"
-        line |= {"level": record.levelname.lower(), "event": record.getMessage()}
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
         line |= getattr(record, "facts", {})
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)

@@ -1,29 +1,29 @@
 """Bytes from anyone to images and numbers: everything that can be wrong with a request is found here."""
 
 import base64
-import binascii
 import io
 import json
 from typing import Any, TypeVar
 
 import torch
 from PIL import Image, UnidentifiedImageError
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from aquamam.errors import InputError
 from aquamam.network.images import pil_to_tensor
 from aquamam.serving.limits import Limits, Refusal
+from aquamam.serving.schemas import Asked
 
 # Formats with decoders that many eyes have seen. (Pillow would also hand PostScript to Ghostscript.)
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
 
-Asked = TypeVar("Asked", bound=BaseModel)
+A = TypeVar("A", bound=Asked)
 
 
-async def read_request(body: bytes, headers: Headers, kind: type[Asked], limits: Limits) -> tuple[Asked, bytes]:
-    """The fields of a request and the bytes of its image, from JSON (image in base64) or from a form (image as a file)."""
+async def read_request(body: bytes, headers: Headers, kind: type[A], limits: Limits) -> tuple[A, bytes]:
+    """The fields of a request and the bytes of its image, from JSON (image in base64) or a form (image as a file)."""
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media == "application/json":
         fields, image = _from_json(body)
@@ -41,20 +41,15 @@ async def read_request(body: bytes, headers: Headers, kind: type[Asked], limits:
 
 
 def _from_json(body: bytes) -> tuple[dict[str, Any], bytes]:
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):  # not UTF-8, not JSON, a number of 5,000 digits, or nested without end
-        raise Refusal(422, "the body is not JSON.") from None
+    fields = _json(body, "the body is not JSON.")
     if not isinstance(fields, dict):
         raise Refusal(422, "the body must be a JSON object.")
     text = fields.pop("image", None)
     if not isinstance(text, str):
         raise Refusal(422, "image: a string in base64 is needed.")
-    if text.startswith("data:"):
-        text = text.partition(",")[2]
     try:
-        return fields, base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+        return fields, base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)
+    except ValueError:
         raise Refusal(422, "image: this is not base64.") from None
 
 
@@ -63,33 +58,32 @@ async def _from_form(body: bytes, headers: Headers) -> tuple[dict[str, Any], byt
         yield body
 
     try:
-        form = await MultiPartParser(
-            headers, stream(), max_files=1, max_fields=16, max_part_size=len(body) + 1
-        ).parse()  # fmt: skip
+        limits = {"max_files": 1, "max_fields": 16, "max_part_size": len(body) + 1}
+        form = await MultiPartParser(headers, stream(), **limits).parse()
     except (MultiPartException, KeyError, ValueError, AssertionError):
         raise Refusal(422, "the body is not a form as multipart/form-data has it.") from None
     fields: dict[str, Any] = {}
-    image: bytes | None = None
     for name, value in form.multi_items():
-        if name in fields or (name == "image" and image is not None):
+        if name in fields:
             raise Refusal(422, f"{name[:100]}: given twice.")
-        if name == "image":
-            image = await value.read() if isinstance(value, UploadFile) else b""
-        elif isinstance(value, UploadFile):
-            raise Refusal(422, f"{name[:100]}: a file where a value is needed.")
-        else:
-            fields[name] = _rotations(value) if name == "rotations" else value
+        if isinstance(value, UploadFile) != (name == "image"):
+            raise Refusal(422, f"{name[:100]}: {'a file' if name == 'image' else 'a value, and no file,'} is needed.")
+        fields[name] = await value.read() if isinstance(value, UploadFile) else value
     await form.close()
-    if image is None:
+    if "image" not in fields:
         raise Refusal(422, "image: a file is needed.")
-    return fields, image
+    if "rotations" in fields:
+        fields["rotations"] = _json(
+            fields["rotations"], "rotations: a JSON list of quaternions [x, y, z, w] is needed."
+        )
+    return fields, fields.pop("image")
 
 
-def _rotations(text: str) -> Any:
+def _json(text: bytes | str, otherwise: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
-        raise Refusal(422, "rotations: a JSON list of quaternions [x, y, z, w] is needed.") from None
+    except (ValueError, RecursionError):  # not UTF-8, not JSON, a number of 5,000 digits, or nested without end
+        raise Refusal(422, otherwise) from None
 
 
 def _sentence(error: ValidationError) -> str:

@@ -3,9 +3,11 @@
 The image itself stands beside these fields: as a file in a form, or as base64 in JSON.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from aquamam.serving.limits import Limits, Refusal
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Quaternion = Annotated[list[FiniteFloat], Field(min_length=4, max_length=4)]
@@ -15,30 +17,54 @@ class Asked(BaseModel):
     """A request; a field that is not known is an error, since it may be one that was mistyped."""
 
     model_config = ConfigDict(extra="forbid")
+    fewest: ClassVar[tuple[int, ...]] = (1,)  # samples: the last of these or more, or one of the others
+    clusters: ClassVar[bool] = False  # whether modes are found, whose cost grows with the square of the samples
 
-    model: Annotated[str, Field(max_length=200, description="one of /v1/models; the first one if not given")] = ""
+    model: str = Field("", max_length=200, description="one of /v1/models; the first one if not given")
+
+    def cost(self, limits: Limits) -> int:
+        """How many rotations the request needs, if it may have that many."""
+        samples = getattr(self, "samples", 0)
+        most = limits.samples if self.clusters else limits.rotations
+        if samples > most or (0 < samples < self.fewest[-1]):
+            raise Refusal(422, f"samples: from {', or '.join(map(str, self.fewest))} to {most:,} in a request.")
+        total = samples + getattr(self, "uniform", 0) + len(getattr(self, "rotations", ()))
+        if total > limits.rotations:
+            raise Refusal(422, f"at most {limits.rotations:,} rotations in a request.")
+        return total
 
 
 class PredictRequest(Asked):
-    samples: Annotated[int, Field(ge=0, description="drawn for shares and modes; 0 gives the rotation alone")] = 500
+    """The rotation, how sure it is, what else fits"""
+
+    fewest = (0, 16)
+    clusters = True
+    samples: int = Field(500, ge=0, description="drawn for shares and modes; 0 gives the rotation alone")
     strategy: Literal["greedy", "beam", "expected"] = "greedy"
-    matrix: Annotated[bool, Field(description="also give the rotation as a matrix")] = False
-    seed: Annotated[Seed, Field(description="of the samples")] = 0
+    matrix: bool = Field(False, description="also give the rotation as a matrix")
+    seed: Seed = Field(0, description="of the samples")
 
 
 class SampleRequest(Asked):
-    samples: Annotated[int, Field(ge=1)] = 100
-    seed: Annotated[Seed | None, Field(description="of the samples; a new one if not given")] = None
+    """Rotations drawn from the posterior"""
+
+    samples: int = Field(100, ge=1)
+    seed: Seed | None = Field(None, description="of the samples; a new one if not given")
 
 
 class LogProbRequest(Asked):
-    rotations: Annotated[list[Quaternion], Field(min_length=1, description="unit quaternions xyzw, either sign")]
+    """Log densities of rotations"""
+
+    rotations: list[Quaternion] = Field(min_length=1, description="unit quaternions xyzw, either sign")
 
 
 class PosteriorRequest(Asked):
-    samples: Annotated[int, Field(ge=16)] = 400
-    uniform: Annotated[int, Field(ge=0, description="rotations from anywhere, for the background")] = 200
-    rotations: Annotated[list[Quaternion], Field(description="further rotations to tell the density of")] = []
+    """All that a picture needs"""
+
+    clusters = True
+    samples: int = Field(400, ge=16)
+    uniform: int = Field(200, ge=0, description="rotations from anywhere, for the background")
+    rotations: list[Quaternion] = Field([], description="further rotations to tell the density of")
     seed: Seed = 0
 
 
@@ -48,14 +74,14 @@ class Answered(BaseModel):
 
 class ModeAnswer(BaseModel):
     quaternion_xyzw: Quaternion
-    share: Annotated[float, Field(description="of all probability")]
-    radius_deg: Annotated[float, Field(description="90 % of its samples lie this near")]
+    share: float = Field(description="of all probability")
+    radius_deg: float = Field(description="90 % of its samples lie this near")
     log_density: float | None
     kind: Literal["point", "curve", "region"]
 
 
 class FoldedAnswer(BaseModel):
-    order: Annotated[int | None, Field(description="rotations that look the same; null for a continuous symmetry")]
+    order: int | None = Field(description="rotations that look the same; null for a continuous symmetry")
     share_within_5_deg: float
     share_within_15_deg: float
     share_within_30_deg: float
@@ -65,21 +91,19 @@ class FoldedAnswer(BaseModel):
 
 
 class PredictAnswer(Answered):
-    quaternion_xyzw: Annotated[Quaternion, Field(description="object to camera, q_w >= 0")]
-    rotvec: Annotated[list[float], Field(description="axis times angle in radians")]
+    quaternion_xyzw: Quaternion = Field(description="object to camera, q_w >= 0")
+    rotvec: list[float] = Field(description="axis times angle in radians")
     matrix: list[list[float]] | None = None
-    log_density: Annotated[float | None, Field(description="volume pi^2; uniform is -2.2895")]
-    ceiling: Annotated[float | None, Field(description="the largest log density that the model can express")]
+    log_density: float | None = Field(description="volume pi^2; uniform is -2.2895")
+    ceiling: float | None = Field(description="the largest log density that the model can express")
     measure: Literal["pi^2"]
     share_within_5_deg: float | None = None
     share_within_15_deg: float | None = None
     share_within_30_deg: float | None = None
     modes: list[ModeAnswer] | None = None
     ambiguous: bool | None = None
-    verdict: Annotated[str | None, Field(description="how sure the answer is, in words")] = None
-    up_to_symmetry: Annotated[FoldedAnswer | None, Field(description="the same with all that looks alike as one")] = (
-        None
-    )
+    verdict: str | None = Field(None, description="how sure the answer is, in words")
+    up_to_symmetry: FoldedAnswer | None = Field(None, description="the same up to the object's symmetry")
 
 
 class SampleAnswer(Answered):
@@ -97,8 +121,8 @@ class LogProbAnswer(Answered):
 class Points(BaseModel):
     quaternions_xyzw: list[Quaternion]
     log_density: list[float | None]
-    source: Annotated[list[int], Field(description="0: asked for, 1: sample, 2: uniform")]
-    mode: Annotated[list[int], Field(description="of a sample, its mode's number from 0; -1 for none")]
+    source: list[int] = Field(description="0: asked for, 1: sample, 2: uniform")
+    mode: list[int] = Field(description="of a sample, its mode's number from 0; -1 for none")
 
 
 class PosteriorAnswer(PredictAnswer):
@@ -115,9 +139,7 @@ class ModelFacts(BaseModel):
     ceiling: float | None
     channels: int
     image_size: int
-    object: Annotated[
-        str | None, Field(description="what it was trained on, where that is one of the package's solids")
-    ]
+    object: str | None = Field(description="what it was trained on, where that is known")
 
 
 class ModelsAnswer(BaseModel):
@@ -126,4 +148,4 @@ class ModelsAnswer(BaseModel):
 
 
 class Problem(BaseModel):
-    detail: Annotated[str, Field(description="one sentence: what is wrong and what to try")]
+    detail: str = Field(description="one sentence: what is wrong and what to try")
