@@ -130,7 +130,7 @@ def render(
         supersample=settings.supersample,
     )
     colours = backgrounds.clip(0, 255).astype(np.uint8)
-    raster.draw(raster.Scene(*_scene(mesh, settings.colour)), matrices, lights / length, colours, lens, np.asarray(out))
+    raster.draw(raster.Scene(*scene_arrays(mesh, settings.colour)), matrices, lights / length, colours, lens, np.asarray(out))
     return out.reshape(*batch, *shape[1:])
 
 
@@ -197,7 +197,7 @@ def _per_image(name: str, values: Any, *batches: tuple[int, ...]) -> Float64[np.
 _SCENES: WeakKeyDictionary[Mesh, Any] = WeakKeyDictionary()  # texture levels are worth keeping between calls
 
 
-def _scene(mesh: Mesh, colour: Colour) -> list[np.ndarray]:
+def scene_arrays(mesh: Mesh, colour: Colour) -> list[np.ndarray]:
     """The fields of `raster.Scene`: fixed types, so that one compilation serves all meshes."""
     if mesh not in _SCENES:
         colours = mesh.colours if mesh.colours is None or mesh.colours.ndim == 3 else mesh.colours[mesh.faces]

@@ -1,0 +1,155 @@
+"""What is behind and before the part: noise with natural spectra, edges, stripes, other things, occluders; in linear light."""
+
+import math
+
+import numpy as np
+
+from aquamam.rendering.lights import log_uniform, look_up, next_word, uniform
+from aquamam.rendering.raster import compiled
+
+FINEST = 32  # cells along a side of the finest octave of noise
+
+
+@compiled
+def _random_colour(state, colour):
+    """Grey more often than not; linear light."""
+    bright, chroma = log_uniform(state, 0.01, 0.9), uniform(state, 0.0, 1.0) ** 3
+    for c in range(3):
+        colour[c] = bright * math.exp(chroma * uniform(state, -1.6, 1.6))
+
+
+@compiled
+def _add_noise(state, image, cells, amount, chroma):
+    """Multiply by exponentials of smooth noise, `cells` cells along a side."""
+    side = image.shape[1]
+    grid = np.empty((4, cells + 2, cells + 2), np.float32)
+    for c in range(4):
+        size = amount if c == 3 else amount * chroma
+        for i in range(cells + 2):
+            for j in range(cells + 2):
+                grid[c, i, j] = uniform(state, -size, size)
+    ox, oy = uniform(state, 0.0, 1.0), uniform(state, 0.0, 1.0)
+    for row in range(side):
+        y = row * cells / side + oy
+        i = int(y)
+        fy = np.float32(y - i)
+        for column in range(side):
+            x = column * cells / side + ox
+            j = int(x)
+            fx = np.float32(x - j)
+            a, b, d, e = (1 - fy) * (1 - fx), (1 - fy) * fx, fy * (1 - fx), fy * fx
+            grey = a * grid[3, i, j] + b * grid[3, i, j + 1] + d * grid[3, i + 1, j] + e * grid[3, i + 1, j + 1]
+            for c in range(3):
+                own = a * grid[c, i, j] + b * grid[c, i, j + 1] + d * grid[c, i + 1, j] + e * grid[c, i + 1, j + 1]
+                value = grey + own  # exp(value), near enough
+                image[c, row, column] *= max(np.float32(1.0) + value * (np.float32(1.0) + np.float32(0.5) * value), 0.05)
+
+
+@compiled
+def paint_texture(state, image):
+    """Fill an image (3, side, side) with a random texture: a colour, noise in several octaves, perhaps stripes."""
+    colour = np.empty(3)
+    _random_colour(state, colour)
+    for c in range(3):
+        image[c] = colour[c]
+    amount, falloff, chroma = log_uniform(state, 0.05, 1.2), uniform(state, 0.5, 1.1), uniform(state, 0.0, 0.5)
+    cells = 1
+    while cells <= FINEST:
+        _add_noise(state, image, cells, amount, chroma)
+        amount *= falloff
+        cells *= 2 + int(uniform(state, 0.0, 1.5))
+    if uniform(state, 0.0, 1.0) < 0.2:
+        _paint_stripes(state, image)
+
+
+@compiled
+def _paint_stripes(state, image):
+    """Stripes or checks of another brightness."""
+    side = image.shape[1]
+    angle, period = uniform(state, 0.0, math.pi), log_uniform(state, 0.06, 0.6) * side
+    cos, sin = math.cos(angle), math.sin(angle)
+    dark, checks = log_uniform(state, 0.1, 0.8), uniform(state, 0.0, 1.0) < 0.4
+    for row in range(side):
+        for column in range(side):
+            u, v = (cos * column + sin * row) / period, (cos * row - sin * column) / period
+            on = int(math.floor(2.0 * u)) % 2 == 0
+            if checks and int(math.floor(2.0 * v)) % 2 == 0:
+                on = not on
+            if on:
+                for c in range(3):
+                    image[c, row, column] *= dark
+
+
+@compiled
+def paint_shape(state, image, texture, diffuse, x, y, half_x, half_y, solid):
+    """Lay an ellipse or a rectangle over the image: filled with a texture, or `solid`, lit like a thing by the map of received light."""
+    side = image.shape[1]
+    angle = uniform(state, 0.0, math.pi)
+    cos, sin = math.cos(angle), math.sin(angle)
+    round_ = uniform(state, 0.0, 1.0) < 0.5
+    reach = math.sqrt(half_x * half_x + half_y * half_y)
+    gain = log_uniform(state, 0.3, 2.0)
+    for row in range(max(0, int(y - reach)), min(side, int(y + reach) + 1)):
+        for column in range(max(0, int(x - reach)), min(side, int(x + reach) + 1)):
+            dx, dy = column - x, row - y
+            u, v = (cos * dx + sin * dy) / half_x, (cos * dy - sin * dx) / half_y
+            inside = u * u + v * v if round_ else max(abs(u), abs(v))
+            if inside > 1.0:
+                continue
+            red, green, blue = gain, gain, gain
+            if solid:
+                nx, ny = cos * u - sin * v, -(sin * u + cos * v)
+                nz = math.sqrt(max(1.0 - nx * nx - ny * ny, 0.02))
+                red, green, blue = look_up(diffuse, nx, ny, nz)
+            image[0, row, column] = red * texture[0, row, column]
+            image[1, row, column] = green * texture[1, row, column]
+            image[2, row, column] = blue * texture[2, row, column]
+
+
+@compiled
+def paint_background(state, image, texture, diffuse, pictures):
+    """Fill the image with what stands behind the part; `pictures` (n, side, side, 3) are the user's own, if there are any."""
+    side = image.shape[1]
+    if pictures.shape[0] > 0 and uniform(state, 0.0, 1.0) < 0.8:
+        _paint_picture(state, image, pictures)
+    else:
+        paint_texture(state, image)
+    if uniform(state, 0.0, 1.0) < 0.5:  # the edge of a table, a wall, a shelf
+        paint_texture(state, texture)
+        _paint_half(state, image, texture)
+    for _ in range(int(uniform(state, 0.0, 5.0)) if uniform(state, 0.0, 1.0) < 0.7 else 0):
+        paint_texture(state, texture)
+        x, y = uniform(state, -0.1, 1.1) * side, uniform(state, -0.1, 1.1) * side
+        half_x, half_y = log_uniform(state, 0.03, 0.4) * side, log_uniform(state, 0.03, 0.4) * side
+        paint_shape(state, image, texture, diffuse, x, y, half_x, half_y, uniform(state, 0.0, 1.0) < 0.5)
+
+
+@compiled
+def _paint_half(state, image, texture):
+    """One side of a straight line."""
+    side = image.shape[1]
+    angle = uniform(state, 0.0, 2.0 * math.pi)
+    cos, sin = math.cos(angle), math.sin(angle)
+    offset = uniform(state, -0.4, 0.4) * side
+    for row in range(side):
+        for column in range(side):
+            if cos * (column - 0.5 * side) + sin * (row - 0.5 * side) > offset:
+                for c in range(3):
+                    image[c, row, column] = texture[c, row, column]
+
+
+@compiled
+def _paint_picture(state, image, pictures):
+    """A part of one of the user's pictures, perhaps mirrored; its bytes are made linear light."""
+    side, large = image.shape[1], pictures.shape[1]
+    n = int(next_word(state) % np.uint64(pictures.shape[0]))
+    part = uniform(state, 0.4, 1.0) * (large - 1)
+    x0, y0 = uniform(state, 0.0, large - 1 - part), uniform(state, 0.0, large - 1 - part)
+    mirrored = uniform(state, 0.0, 1.0) < 0.5
+    for row in range(side):
+        i = int(y0 + part * row / side)
+        for column in range(side):
+            j = int(x0 + part * (side - 1 - column if mirrored else column) / side)
+            for c in range(3):
+                value = pictures[n, i, j, c] / 255.0
+                image[c, row, column] = value * value

@@ -1,0 +1,335 @@
+"""Pictures of a mesh as cameras take them and detectors cut them: everything but the rotation is drawn from a key, one for each picture.
+
+The camera looks at the part's centre from 4 to 15 radii. The picture is the square crop about the box of what is seen of the part, shifted
+and scaled as detectors err (`crop_window`). A window (a_x, a_y, b) says where the centre lies in the crop and how large the part is:
+a in shares of the crop's side from its middle, x right and y down, and b the logarithm of the apparent radius, in shares of the side, over
+`NOMINAL`.
+"""
+
+import math
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from jaxtyping import Float32, Float64, UInt8, UInt64
+
+from aquamam.rendering.backdrop import paint_background, paint_shape, paint_texture
+from aquamam.rendering.lights import (
+    DIFFUSE,
+    GLOSSY,
+    MOST_LIGHTS,
+    draw_environment,
+    draw_lights,
+    log_uniform,
+    look_up,
+    uniform,
+)
+from aquamam.rendering.meshes import Mesh
+from aquamam.rendering.raster import TILE, Scene, _cover, _edges, _mix, compiled
+from aquamam.rendering.render import scene_arrays
+from aquamam.rendering.sensor import COSINES, QUANTISERS, expose
+
+MARGIN = 1.25  # side of a crop in longer sides of the part's box
+NOMINAL = 0.45  # apparent radius of a part in shares of the side, about what crops have on average
+SUPERSAMPLE = 2
+NEAREST, FARTHEST = 4.0, 15.0  # distances in radii
+SHIFT, SCALE = 0.1, 0.15  # how far detectors' boxes are off: of the box's side, and of its size
+WILD = 0.12  # share of crops that are off by much more in size
+SMALLEST, LARGEST = 40.0, 220.0  # pixels along the part's box in the photograph
+
+
+class Photographs(NamedTuple):
+    """Pictures and where the part lies in each."""
+
+    images: UInt8[np.ndarray, "n 3 side side"]
+    windows: Float64[np.ndarray, "n 3"]  # a_x, a_y, b
+
+
+def photograph(
+    mesh: Mesh,
+    rotations: Float64[np.ndarray, "n 3 3"],
+    keys: UInt64[np.ndarray, " n"],
+    *,
+    side: int,
+    pictures: UInt8[np.ndarray, "m h h 3"] | None = None,
+    colour: tuple[int, int, int] = (150, 150, 150),
+) -> Photographs:
+    """One picture for each rotation and key; the same rotation and key give the same bytes, whatever else is asked for."""
+    images, windows = np.empty((len(keys), 3, side, side), np.uint8), np.empty((len(keys), 3))
+    if pictures is None:
+        pictures = np.empty((0, 1, 1, 3), np.uint8)
+    scene, normals = photo_scene(mesh, colour)
+    radius = float(np.sqrt((mesh.vertices[np.unique(mesh.faces)] ** 2).sum(1).max()))
+    _photograph_all(
+        scene, normals, radius, np.ascontiguousarray(rotations), keys, pictures, QUANTISERS, COSINES, images, windows
+    )
+    return Photographs(images, windows)
+
+
+_SCENES: WeakKeyDictionary[Mesh, Any] = WeakKeyDictionary()
+
+
+def photo_scene(mesh: Mesh, colour: tuple[int, int, int]) -> tuple[Scene, Float32[np.ndarray, "faces 3 3"]]:
+    """The mesh as the loops read it, and a unit normal for each corner."""
+    if mesh not in _SCENES:
+        scene = Scene(*scene_arrays(mesh, colour))
+        corners = mesh.vertices[mesh.faces]
+        flat = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+        normals = np.repeat(flat[:, None], 3, 1) if mesh.normals is None else np.array(mesh.normals, np.float64)
+        normals = normals / np.maximum(np.linalg.norm(normals, axis=-1, keepdims=True), 1e-12)
+        _SCENES[mesh] = scene, np.ascontiguousarray(normals, np.float32)
+    return _SCENES[mesh]
+
+
+@compiled
+def _project(vertices, R, distance, p):
+    """Vertices in camera coordinates, and the box (left, right, bottom, top) of their projection."""
+    x0, x1, y0, y1 = np.inf, -np.inf, np.inf, -np.inf
+    for k in range(vertices.shape[0]):
+        x, y, z = vertices[k, 0], vertices[k, 1], vertices[k, 2]
+        p[k, 0] = R[0, 0] * x + R[0, 1] * y + R[0, 2] * z
+        p[k, 1] = R[1, 0] * x + R[1, 1] * y + R[1, 2] * z
+        p[k, 2] = R[2, 0] * x + R[2, 1] * y + R[2, 2] * z - distance
+        u, v = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
+        x0, x1, y0, y1 = min(x0, u), max(x1, u), min(y0, v), max(y1, v)
+    return x0, x1, y0, y1
+
+
+@compiled
+def _draw_occluder(state, p, box, occluder):
+    """Perhaps a shape before the part (x, y, half-axes, angle, round), in the plane of the projection; return the box of what it leaves."""
+    x0, x1, y0, y1 = box
+    occluder[2] = 0.0
+    if uniform(state, 0.0, 1.0) > 0.4:
+        return box
+    size = max(x1 - x0, y1 - y0)
+    x, y = uniform(state, x0 - 0.1 * size, x1 + 0.1 * size), uniform(state, y0 - 0.1 * size, y1 + 0.1 * size)
+    half_x, half_y = log_uniform(state, 0.08, 0.5) * size, log_uniform(state, 0.08, 0.5) * size
+    angle = uniform(state, 0.0, math.pi)
+    cos, sin = math.cos(angle), math.sin(angle)
+    left, right, bottom, top, seen = np.inf, -np.inf, np.inf, -np.inf, 0
+    for k in range(p.shape[0]):
+        u, v = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
+        du, dv = u - x, v - y
+        if max(abs(cos * du + sin * dv) / half_x, abs(cos * dv - sin * du) / half_y) > 1.0:
+            seen += 1
+            left, right, bottom, top = min(left, u), max(right, u), min(bottom, v), max(top, v)
+    if seen < 0.5 * p.shape[0]:
+        return box
+    occluder[0], occluder[1], occluder[2], occluder[3], occluder[4] = x, y, half_x, half_y, angle
+    return left, right, bottom, top
+
+
+@compiled
+def _draw_window(state, box):
+    """Middle and side of the crop that a detector's box gives, in the plane of the projection."""
+    x0, x1, y0, y1 = box
+    width, height = x1 - x0, y1 - y0
+    x = 0.5 * (x0 + x1) + uniform(state, -SHIFT, SHIFT) * width
+    y = 0.5 * (y0 + y1) + uniform(state, -SHIFT, SHIFT) * height
+    scale = math.exp(uniform(state, -SCALE, SCALE))
+    if uniform(state, 0.0, 1.0) < WILD:
+        scale = log_uniform(state, 0.8, 1.8)
+    return x, y, MARGIN * scale * max(width, height)
+
+
+@compiled
+def _draw_paint(state, paint):
+    """How the part's colours are changed: three gains, an exponent, a saturation."""
+    gain = log_uniform(state, 0.75, 1.3)
+    for c in range(3):
+        paint[c] = gain * math.exp(uniform(state, -0.12, 0.12))
+    paint[3] = log_uniform(state, 0.75, 1.35)
+    paint[4] = uniform(state, 0.6, 1.3)
+
+
+@compiled
+def _repaint(paint, red, green, blue):
+    """Linear light of a colour from 0 to 255 after the changes."""
+    r, g, b = (red / 255.0) ** (2.2 * paint[3]), (green / 255.0) ** (2.2 * paint[3]), (blue / 255.0) ** (2.2 * paint[3])
+    grey = (r + g + b) / 3.0
+    r, g, b = grey + paint[4] * (r - grey), grey + paint[4] * (g - grey), grey + paint[4] * (b - grey)
+    return max(paint[0] * r, 0.0), max(paint[1] * g, 0.0), max(paint[2] * b, 0.0)
+
+
+@compiled
+def _texel(scene, u, v, area):
+    """Colour of the texture, between the two levels whose texels match the area in texels that a sample covers."""
+    texels, levels = scene[5], scene[6]
+    last, level = levels.shape[0] - 1, 0
+    while area > 4.0 and level < last:
+        area *= 0.25
+        level += 1
+    offset, height, width = levels[level, 0], levels[level, 1], levels[level, 2]
+    u, v = u - np.floor(u), v - np.floor(v)
+    tx, ty = u * width - 0.5, (1.0 - v) * height - 0.5
+    bx, by = np.floor(tx), np.floor(ty)
+    i0, j0 = int(bx), int(by)
+    wx, wy = int((tx - bx) * 64.0 + 0.5), int((ty - by) * 64.0 + 0.5)
+    i1 = i0 + 1 if i0 + 1 < width else 0
+    j1 = offset + (j0 + 1 if j0 + 1 < height else 0) * width
+    i0 = i0 if i0 >= 0 else width - 1
+    j0 = offset + (j0 if j0 >= 0 else height - 1) * width
+    # three colours in one integer: weights in 64ths add to 4096, and 255 * 4096 < 2^20
+    upper = texels[j0 + i0] * (64 - wx) + texels[j0 + i1] * wx
+    lower = texels[j1 + i0] * (64 - wx) + texels[j1 + i1] * wx
+    packed = upper * (64 - wy) + lower * wy
+    return (packed & 0xFFFFF) / 4096.0, (packed >> 20 & 0xFFFFF) / 4096.0, (packed >> 40) / 4096.0
+
+
+@compiled
+def _shade(p, scene, normals, R, window, step, xs, ys, owner, box, paint, gloss, key, diffuse, glossy, image, cover):
+    """Add the light of every sample to its pixel: diffuse and glossy, from the maps and from one lamp of its own."""
+    faces, uv, colours, levels = scene[1], scene[3], scene[4], scene[6]
+    textured, coloured = levels.shape[0] > 0, colours.shape[0] > 1
+    left, right, top, bottom = box
+    share = 1.0 / (SUPERSAMPLE * SUPERSAMPLE)
+    reflectance, lobe = gloss
+    red, green, blue = _repaint(paint, float(colours[0, 0, 0]), float(colours[0, 0, 1]), float(colours[0, 0, 2]))
+    face, footprint = -1, 0.0
+    n = np.empty((3, 3))
+    sx, sy, sz, fx, fy, fz, gx, gy, gz, hx, hy, hz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for y in range(top, bottom + 1):
+        ry = ys[y]
+        for x in range(left, right + 1):
+            f = owner[y, x]
+            if f < 0:
+                continue
+            rx = xs[x]
+            if f != face:
+                face = f
+                i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
+                e = _edges(p[i, 0], p[i, 1], p[i, 2], p[j, 0], p[j, 1], p[j, 2], p[k, 0], p[k, 1], p[k, 2])
+                sx, sy, sz = e[0] + e[3] + e[6], e[1] + e[4] + e[7], e[2] + e[5] + e[8]
+                for c in range(3):
+                    n[c] = _mix(float(normals[f, 0, c]), float(normals[f, 1, c]), float(normals[f, 2, c]), e)
+                if textured:
+                    fx, fy, fz = _mix(float(uv[f, 0, 0]), float(uv[f, 1, 0]), float(uv[f, 2, 0]), e)
+                    gx, gy, gz = _mix(float(uv[f, 0, 1]), float(uv[f, 1, 1]), float(uv[f, 2, 1]), e)
+                    mx, my, mz = fy * gz - fz * gy, fz * gx - fx * gz, fx * gy - fy * gx
+                    footprint = abs(sx * mx + sy * my + sz * mz) * step * step * (levels[0, 1] * levels[0, 2])
+                elif coloured:
+                    fx, fy, fz = _mix(float(colours[f, 0, 0]), float(colours[f, 1, 0]), float(colours[f, 2, 0]), e)
+                    gx, gy, gz = _mix(float(colours[f, 0, 1]), float(colours[f, 1, 1]), float(colours[f, 2, 1]), e)
+                    hx, hy, hz = _mix(float(colours[f, 0, 2]), float(colours[f, 1, 2]), float(colours[f, 2, 2]), e)
+            divisor = sx * rx + sy * ry - sz
+            inverse = 1.0 / divisor if divisor > 1e-100 else 0.0
+            if textured:
+                u, v = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
+                red, green, blue = _texel(scene, u, v, footprint * inverse * inverse * inverse)
+                red, green, blue = _repaint(paint, red, green, blue)
+            elif coloured:
+                red, green = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
+                red, green, blue = _repaint(paint, red, green, (hx * rx + hy * ry - hz) * inverse)
+            a = n[0, 0] * rx + n[0, 1] * ry - n[0, 2]
+            b = n[1, 0] * rx + n[1, 1] * ry - n[1, 2]
+            c_ = n[2, 0] * rx + n[2, 1] * ry - n[2, 2]
+            nx = R[0, 0] * a + R[0, 1] * b + R[0, 2] * c_
+            ny = R[1, 0] * a + R[1, 1] * b + R[1, 2] * c_
+            nz = R[2, 0] * a + R[2, 1] * b + R[2, 2] * c_
+            vx, vy = -(rx + window[0]), -(ry + window[1])  # towards the camera; z is one
+            size = math.sqrt(vx * vx + vy * vy + 1.0)
+            vx, vy, vz = vx / size, vy / size, 1.0 / size
+            towards = nx * vx + ny * vy + nz * vz
+            norm = math.sqrt(nx * nx + ny * ny + nz * nz) + 1e-30
+            norm = norm if towards > 0.0 else -norm  # faces have two sides
+            nx, ny, nz, towards = nx / norm, ny / norm, nz / norm, towards / norm
+            dr, dg, db = look_up(diffuse, nx, ny, nz)
+            lit = nx * key[0] + ny * key[1] + nz * key[2]
+            strength = max(lit, 0.0) * key[3]
+            fresnel = reflectance + (1.0 - reflectance) * (1.0 - towards) ** 5 * (reflectance > 0.0)
+            qx, qy, qz = 2.0 * towards * nx - vx, 2.0 * towards * ny - vy, 2.0 * towards * nz - vz
+            gr, gg, gb = look_up(glossy, qx, qy, qz)
+            spot = 0.0
+            if lit > 0.0 and fresnel > 0.0:
+                spot = key[3] * lobe * math.exp(lobe * (qx * key[0] + qy * key[1] + qz * key[2] - 1.0)) / 6.2832
+            rest = 1.0 - fresnel
+            row, column = y // SUPERSAMPLE, x // SUPERSAMPLE
+            image[0, row, column] += share * (rest * red * (dr + strength * key[4]) + fresnel * (gr + spot * key[4]))
+            image[1, row, column] += share * (rest * green * (dg + strength * key[5]) + fresnel * (gg + spot * key[5]))
+            image[2, row, column] += share * (rest * blue * (db + strength * key[6]) + fresnel * (gb + spot * key[6]))
+            cover[row, column] += share
+
+
+@compiled
+def _compose(image, cover, background):
+    """Lay the part over its background, and tell its mean brightness."""
+    side, total, weight = cover.shape[0], 0.0, 1e-6
+    for row in range(side):
+        for column in range(side):
+            share = min(cover[row, column], np.float32(1))
+            total += image[0, row, column] + image[1, row, column] + image[2, row, column]
+            weight += 3.0 * share
+            for c in range(3):
+                image[c, row, column] += (1 - share) * background[c, row, column]
+    return total / weight
+
+
+@compiled
+def _photograph_all(scene, normals, radius, rotations, keys, pictures, quantisers, cosines, out, windows):
+    side = out.shape[2]
+    samples = side * SUPERSAMPLE
+    vertices = scene[0]
+    p, screen = np.empty((vertices.shape[0], 3)), np.empty((vertices.shape[0], 2))
+    depth, owner = np.zeros((samples, samples), np.float32), np.full((samples, samples), -1, np.int32)
+    floor = np.zeros((samples // TILE + 1, samples // TILE + 1), np.float32)
+    image, background = np.empty((3, side, side), np.float32), np.empty((3, side, side), np.float32)
+    spare, cover = np.empty((3, side, side), np.float32), np.empty((side, side), np.float32)
+    diffuse, glossy = np.empty((3, DIFFUSE, DIFFUSE), np.float32), np.empty((3, GLOSSY, GLOSSY), np.float32)
+    lights, key = np.empty((MOST_LIGHTS, 7)), np.empty(7)
+    paint, occluder, state = np.empty(5), np.empty(5), np.empty(1, np.uint64)
+    for index in range(out.shape[0]):
+        R = rotations[index]
+        state[0] = keys[index]
+        distance = radius * log_uniform(state, NEAREST, FARTHEST)
+        box = _project(vertices, R, distance, p)
+        box = _draw_occluder(state, p, box, occluder)
+        middle_x, middle_y, size = _draw_window(state, box)
+        windows[index, 0], windows[index, 1] = -middle_x / size, middle_y / size
+        windows[index, 2] = math.log(radius / distance / size / NOMINAL)
+        # a crop off the axis is a crop on the axis of a sheared scene
+        for k in range(p.shape[0]):
+            p[k, 0] += middle_x * p[k, 2]
+            p[k, 1] += middle_y * p[k, 2]
+            screen[k, 0], screen[k, 1] = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
+        step = size / samples
+        xs = (np.arange(samples) + (0.5 - 0.5 * samples)) * step
+        ys = ((0.5 * samples - 0.5) - np.arange(samples)) * step
+        box = _cover(p, screen, scene[1], 0.1 * radius, step, xs, ys, depth, owner, floor)
+        roughness = log_uniform(state, 0.04, 0.9)
+        reflectance = uniform(state, 0.02, 0.09) if uniform(state, 0.0, 1.0) < 0.75 else 0.0
+        count = draw_lights(state, lights)
+        draw_environment(state, roughness, 1, lights, count, diffuse, glossy)
+        _own_lamp(lights, key)
+        _draw_paint(state, paint)
+        image[:] = 0
+        cover[:] = 0
+        lobe = 1.0 / (1.0 / min(max(0.5 / (roughness * roughness), 0.6), 1500.0) + 1.0 / lights[0, 3])
+        _shade(
+            p, scene, normals, R, (middle_x, middle_y), step, xs, ys, owner, box, paint, (reflectance, lobe), key,
+            diffuse, glossy, image, cover,
+        )
+        paint_background(state, background, spare, diffuse, pictures)
+        bright = _compose(image, cover, background)
+        if occluder[2] > 0.0:
+            paint_texture(state, spare)
+            x, y = (occluder[0] - middle_x) / size + 0.5, 0.5 - (occluder[1] - middle_y) / size
+            half_x, half_y = occluder[2] / size * side, occluder[3] / size * side
+            paint_shape(state, image, spare, diffuse, x * side, y * side, half_x, half_y, uniform(state, 0.0, 1.0) < 0.6)
+        exposure = log_uniform(state, 0.12, 0.75) / max(bright, 1e-4)
+        pixels = MARGIN * log_uniform(state, SMALLEST, LARGEST)
+        expose(state, image, spare, exposure, pixels, quantisers, cosines, out[index])
+        depth[box[2] : box[3] + 1, box[0] : box[1] + 1] = 0.0
+        owner[box[2] : box[3] + 1, box[0] : box[1] + 1] = -1
+
+
+@compiled
+def _own_lamp(lights, key):
+    """The brightest light as direction, light on a surface that faces it, and colour."""
+    for k in range(3):
+        key[k] = lights[0, k]
+    height = (lights[0, 4] + lights[0, 5] + lights[0, 6]) / 3.0
+    sharp = lights[0, 3]
+    key[3] = height * 2.0 * math.pi * (1.0 - math.exp(-2.0 * sharp)) / sharp
+    for c in range(3):
+        key[4 + c] = lights[0, 4 + c] / height

@@ -1,0 +1,170 @@
+"""From light to bytes as a camera does it: defocus, motion, exposure, white balance, noise, tone curve, resampling, JPEG."""
+
+import math
+
+import numpy as np
+
+from aquamam.rendering.lights import log_uniform, next_word, tint, uniform
+from aquamam.rendering.raster import compiled
+
+# JPEG's own tables (annex K), for brightness and for colour
+_LUMINANCE = (
+    "16 11 10 16 24 40 51 61 12 12 14 19 26 58 60 55 14 13 16 24 40 57 69 56 14 17 22 29 51 87 80 62 "
+    "18 22 37 56 68 109 103 77 24 35 55 64 81 104 113 92 49 64 78 87 103 121 120 101 72 92 95 98 112 100 103 99"
+)
+_CHROMINANCE = (
+    "17 18 24 47 99 99 99 99 18 21 26 66 99 99 99 99 24 26 56 99 99 99 99 99 47 66 99 99 99 99 99 99 " + "99 " * 32
+)
+QUANTISERS = np.array([[int(x) for x in table.split()] for table in (_LUMINANCE, _CHROMINANCE)], np.float32)
+QUANTISERS = QUANTISERS.reshape(2, 8, 8)
+COSINES = np.array(
+    [[math.sqrt((1 + (k > 0)) / 8) * math.cos((2 * n + 1) * k * math.pi / 16) for n in range(8)] for k in range(8)],
+    np.float32,
+)
+
+
+@compiled
+def blur(work, spare, sigma):
+    """Gaussian blur, rows and then columns; the border repeats."""
+    _, height, width = work.shape
+    reach = int(math.ceil(2.5 * sigma))
+    weights = np.empty(2 * reach + 1, np.float32)
+    for k in range(2 * reach + 1):
+        weights[k] = math.exp(-0.5 * ((k - reach) / sigma) ** 2)
+    weights /= weights.sum()
+    for c in range(work.shape[0]):
+        for row in range(height):
+            for column in range(width):
+                total = np.float32(0)
+                for k in range(2 * reach + 1):
+                    total += weights[k] * work[c, row, min(max(column + k - reach, 0), width - 1)]
+                spare[c, row, column] = total
+        for row in range(height):
+            for column in range(width):
+                work[c, row, column] = 0
+            for k in range(2 * reach + 1):
+                source = min(max(row + k - reach, 0), height - 1)
+                for column in range(width):
+                    work[c, row, column] += weights[k] * spare[c, source, column]
+
+
+@compiled
+def _move(state, work, spare, length):
+    """Motion blur along a line of so many pixels."""
+    _, height, width = work.shape
+    angle = uniform(state, 0.0, math.pi)
+    steps = max(2, int(math.ceil(2.0 * length)))
+    for c in range(3):
+        spare[c] = 0
+        for k in range(steps):
+            along = (k / (steps - 1) - 0.5) * length
+            dx, dy = int(round(along * math.cos(angle))), int(round(along * math.sin(angle)))
+            for row in range(height):
+                source = min(max(row + dy, 0), height - 1)
+                for column in range(width):
+                    spare[c, row, column] += work[c, source, min(max(column + dx, 0), width - 1)]
+        work[c] = spare[c] / steps
+
+
+@compiled
+def _transform(block, matrix, spare, forwards):
+    """The cosine transform of 8 x 8 numbers in place, or its inverse."""
+    for i in range(8):
+        for j in range(8):
+            total = np.float32(0)
+            for k in range(8):
+                total += (matrix[i, k] if forwards else matrix[k, i]) * block[k, j]
+            spare[i, j] = total
+    for i in range(8):
+        for j in range(8):
+            total = np.float32(0)
+            for k in range(8):
+                total += spare[i, k] * (matrix[j, k] if forwards else matrix[k, j])
+            block[i, j] = total
+
+
+@compiled
+def jpeg(work, quality, quantisers, cosines):
+    """What JPEG of this quality leaves of values from 0 to 255, in place; sides are multiples of eight."""
+    _, height, width = work.shape
+    scale = np.float32(0.01 * (5000.0 / quality if quality < 50 else 200.0 - 2.0 * quality))
+    block, spare = np.empty((8, 8), np.float32), np.empty((8, 8), np.float32)
+    for row in range(height):
+        for column in range(width):
+            r, g, b = work[0, row, column], work[1, row, column], work[2, row, column]
+            y = np.float32(0.299) * r + np.float32(0.587) * g + np.float32(0.114) * b
+            work[0, row, column] = y - np.float32(128)
+            work[1, row, column] = (b - y) * np.float32(0.564)
+            work[2, row, column] = (r - y) * np.float32(0.713)
+    for c in range(3):
+        table = quantisers[min(c, 1)]
+        for top in range(0, height, 8):
+            for left in range(0, width, 8):
+                for i in range(8):
+                    for j in range(8):
+                        block[i, j] = work[c, top + i, left + j]
+                _transform(block, cosines, spare, True)
+                for i in range(8):
+                    for j in range(8):
+                        step = max(table[i, j] * scale, np.float32(1))
+                        block[i, j] = step * np.float32(math.floor(block[i, j] / step + np.float32(0.5)))
+                _transform(block, cosines, spare, False)
+                for i in range(8):
+                    for j in range(8):
+                        work[c, top + i, left + j] = block[i, j]
+    for row in range(height):
+        for column in range(width):
+            y, cb, cr = work[0, row, column] + np.float32(128), work[1, row, column], work[2, row, column]
+            r, b = y + cr / np.float32(0.713), y + cb / np.float32(0.564)
+            work[0, row, column], work[2, row, column] = r, b
+            work[1, row, column] = (y - np.float32(0.299) * r - np.float32(0.114) * b) / np.float32(0.587)
+
+
+@compiled
+def _add_noise(state, work, photons, readout):
+    """Noise of photons, whose variance grows with the light, and of the sensor; four 16-bit pieces of a word are nearly normal."""
+    low, share = np.uint64(0xFFFF), np.float32(math.sqrt(3.0) / 65536)
+    for c in range(3):
+        for row in range(work.shape[1]):
+            for column in range(work.shape[2]):
+                x = next_word(state)
+                pieces = (x & low) + ((x >> np.uint64(16)) & low) + ((x >> np.uint64(32)) & low) + (x >> np.uint64(48))
+                normal = share * (np.float32(pieces) - np.float32(131070))
+                value = max(work[c, row, column], np.float32(0))
+                work[c, row, column] = value + normal * np.float32(math.sqrt(photons * value + readout * readout))
+
+
+@compiled
+def expose(state, work, spare, exposure, pixels, quantisers, cosines, out):
+    """Linear light to the bytes of a photograph whose side had `pixels` pixels before it was resized to what it has here."""
+    side = work.shape[1]
+    colour = np.empty(3)
+    enlarged = side / pixels  # above one: few pixels were made many
+    softness = uniform(state, 0.25, 0.6) * max(enlarged, 1.0)
+    if uniform(state, 0.0, 1.0) < 0.35:
+        softness = math.hypot(softness, log_uniform(state, 0.3, 0.03 * side))
+    if uniform(state, 0.0, 1.0) < 0.2:
+        _move(state, work, spare, log_uniform(state, 1.5, 0.1 * side))
+    tint(state, 0.22, colour)
+    for c in range(3):
+        factor = np.float32(exposure * colour[c])
+        for row in range(side):
+            for column in range(side):
+                work[c, row, column] *= factor
+    shrunk = min(enlarged, 1.0)  # many pixels made few average their noise
+    _add_noise(state, work, log_uniform(state, 1e-5, 4e-3) * shrunk**2, log_uniform(state, 1e-3, 2e-2) * shrunk)
+    if softness > 0.3:
+        blur(work, spare, softness)
+    gamma, bend, black = 1.0 / uniform(state, 1.7, 2.6), uniform(state, 0.0, 0.6), uniform(state, 0.0, 0.06)
+    for c in range(3):
+        for row in range(side):
+            for column in range(side):
+                x = min(max(work[c, row, column], np.float32(0)), np.float32(1)) ** np.float32(gamma)
+                x += np.float32(bend) * (x * x * (3 - 2 * x) - x)  # towards an S
+                work[c, row, column] = 255.0 * (black + (1.0 - black) * x)
+    if side % 8 == 0 and uniform(state, 0.0, 1.0) < 0.5:
+        jpeg(work, uniform(state, 40.0, 96.0), quantisers, cosines)
+    for c in range(3):
+        for row in range(side):
+            for column in range(side):
+                out[c, row, column] = np.uint8(min(max(work[c, row, column] + np.float32(0.5), 0.0), 255.0))
