@@ -55,6 +55,7 @@ class ModelConfig(Config):
     stem_blocks: tuple[int, ...] = (1, 1, 1)  # residual blocks of each stage
     stem_norm: str = "group"  # or "batch"
     scaled_heads: bool = False  # one learnt factor for all logits of a head
+    pose: bool = False  # three more tokens after the rotation's: where the part lies in the crop and how large it is
     categories: int = 6  # for embedding="category"
     tokens: int = 196  # for embedding="category"
 
@@ -90,6 +91,11 @@ class ModelConfig(Config):
             return self.tokens
         step = self.patch_size if self.embedding == "patches" else 2 ** len(self.stem)
         return (self.image_size // step) ** 2
+
+    @property
+    def later_tokens(self) -> int:
+        """Tokens that are read to tell the ones after them: the first two components, and with a pose three more."""
+        return 5 if self.pose else 2
 
     @property
     def cells(self) -> Cells:
@@ -134,12 +140,14 @@ class RotationModel(nn.Module):
         images: ImageInput,
         q: Float[Tensor, "rotations batch 4"],
         *,
+        window: Float[Tensor, "batch 3"] | None = None,
         weights: Float[Tensor, "rotations batch"] | None = None,
         smoothing: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
         """What training minimises: minus the log-likelihood of the true rotations (xyzw), summed with their weights over the rotations
-        of an image and averaged over images. Models with bins smear their labels by `smoothing` bins."""
+        of an image and averaged over images. Models with bins smear their labels by `smoothing` bins, and those with a pose learn the
+        `window` of each crop (`posterior.windows`), too."""
         return minus_mean(self.posterior(images).log_prob(q), weights)
 
     def prepare(self, images: ImageInput) -> Tensor:
@@ -170,7 +178,7 @@ class AQuaMaM(RotationModel):
     """A Transformer that reads an image and models a quaternion's components one after the other as bins."""
 
     kind = "aquamam"
-    output_layers = ("head", "first_head")
+    output_layers = ("head", "first_head", "pose_head")
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -184,8 +192,10 @@ class AQuaMaM(RotationModel):
         else:
             self.embed = ConvStem(config.channels, config.stem, config.stem_blocks, config.dim, config.stem_norm)
         self.start = nn.Parameter(torch.zeros(config.dim))
-        self.position = nn.Parameter(torch.randn(config.prefix_tokens + 3, config.dim) * 0.02)
-        self.components = nn.ModuleList(ComponentEmbedding(config.dim, config.octaves) for _ in range(2))
+        self.position = nn.Parameter(torch.randn(config.prefix_tokens + 1 + config.later_tokens, config.dim) * 0.02)
+        self.components = nn.ModuleList(
+            ComponentEmbedding(config.dim, config.octaves) for _ in range(config.later_tokens)
+        )
         self.blocks = nn.ModuleList(
             Block(config.dim, config.heads, config.hidden, config.dropout) for _ in range(config.layers)
         )
@@ -196,6 +206,8 @@ class AQuaMaM(RotationModel):
             # with several charts the first token also names the chart, and the later ones must be told of it
             self.first_head = head(config.dim, self.cells.first_tokens)
             self.chart_embed = nn.Embedding(self.cells.chart.count, config.dim)
+        if config.pose:
+            self.pose_head = head(config.dim, config.bins)
 
     def posterior(self, images: ImageInput) -> QuaternionSentences:
         return QuaternionSentences(self.encode(images), self.cells)
@@ -205,11 +217,12 @@ class AQuaMaM(RotationModel):
         images: ImageInput,
         q: Float[Tensor, "rotations batch 4"],
         *,
+        window: Float[Tensor, "batch 3"] | None = None,
         weights: Float[Tensor, "rotations batch"] | None = None,
         smoothing: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
-        return minus_mean(self.posterior(images).smoothed_log_prob(q, smoothing), weights)
+        return minus_mean(self.posterior(images).smoothed_log_prob(q, smoothing, window if self.config.pose else None), weights)
 
     def encode(self, images: ImageInput) -> "Prefix":
         """Run the images through the network once; any number of rotations then costs two tokens each."""
@@ -225,14 +238,17 @@ class AQuaMaM(RotationModel):
     def embedded(self, images: Tensor) -> Float[Tensor, "batch tokens dim"]:
         """The patch tokens and [START] of images in [-1, 1] or of categories."""
         x = self.embed(images)
-        return torch.cat([x, self.start.expand(x.shape[0], 1, -1)], 1) + self.position[:-2]
+        return torch.cat([x, self.start.expand(x.shape[0], 1, -1)], 1) + self.position[: x.shape[1] + 1]
 
     def embedded_rotations(
         self, chart: Int[Tensor, "batch rotations"], seen: Float[Tensor, "batch rotations steps"], components: range
     ) -> Float[Tensor, "batch rotations steps dim"]:
-        """The tokens of some components."""
-        seen = seen / self.cells.chart.half_width
-        tokens = [self.components[c](seen[..., i]) + self.position[c - 2] for i, c in enumerate(components)]
+        """The tokens of some components: of the quaternion, then of the window, each brought to [-1, 1]."""
+        first = len(self.position) - self.config.later_tokens
+        scale = [self.cells.chart.half_width] * 3 + [1.0, 1.0]
+        tokens = [
+            self.components[c](seen[..., i] / scale[c]) + self.position[first + c] for i, c in enumerate(components)
+        ]
         x = torch.stack(tokens, 2)
         return x + self.chart_embed(chart)[:, :, None] if self.cells.chart.count > 1 else x
 
@@ -252,8 +268,12 @@ class AQuaMaM(RotationModel):
 
     def later_logits(self, states: Float[Tensor, "*rows steps dim"], token: int) -> Float[Tensor, "*rows steps bins"]:
         """Logits of the tokens from this one on from the last states of the rotation tokens before them."""
+        of_rotation = max(0, 3 - token)  # the first steps tell components of the rotation, the others the window
+        logits = self.head(states[..., :of_rotation, :])
+        if states.shape[-2] > of_rotation:
+            logits = torch.cat([logits, self.pose_head(states[..., of_rotation:, :])], -2)
         temperatures = self.calibration.temperatures[token : token + states.shape[-2]]
-        return self.head(states) / states.new_tensor(temperatures)[:, None]
+        return logits / states.new_tensor(temperatures)[:, None]
 
     def prepare(self, images: ImageInput) -> Tensor:
         """Validate and stack the input: (B, channels, H, W), or (B,) categories."""

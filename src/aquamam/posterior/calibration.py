@@ -12,6 +12,9 @@ from torch import Tensor
 from aquamam.errors import InputError
 
 
+TOKENS = 6  # of a rotation and a window
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConformalScores:
     """Scores of held-out truths, smallest first, in groups by how spread out the posterior is."""
@@ -55,12 +58,13 @@ def quantile(scores: Sequence[float], level: float) -> float:
 class Calibration:
     """Everything that is fitted to held-out images after training; the default changes nothing."""
 
-    temperatures: tuple[float, ...] = (1.0, 1.0, 1.0)  # by which the logits of each token are divided
+    temperatures: tuple[float, ...] = ()  # by which the logits of each token are divided; those that are missing are 1
     floor: float = 0.0  # share of the uniform distribution in every posterior
     scores: ConformalScores | None = None  # of held-out truths, for regions
 
     def __post_init__(self) -> None:
-        if not self.temperatures or not all(0 < t < math.inf for t in self.temperatures):
+        object.__setattr__(self, "temperatures", (*self.temperatures, *[1.0] * (TOKENS - len(self.temperatures))))
+        if len(self.temperatures) != TOKENS or not all(0 < t < math.inf for t in self.temperatures):
             raise InputError(f"temperatures must be positive numbers, one for each token, got {self.temperatures}.")
         if not 0 <= self.floor < 1:
             raise InputError(f"the floor must be a share from 0 to less than 1, got {self.floor}; 0.01 is a usual one.")
@@ -74,7 +78,7 @@ class Calibration:
     def from_dict(cls, data: Mapping[str, Any]) -> "Calibration":
         """The inverse of `to_dict`."""
         try:
-            temperatures, floor = tuple(map(float, data.get("temperatures", (1.0, 1.0, 1.0)))), float(data.get("floor", 0))
+            temperatures, floor = tuple(map(float, data.get("temperatures", ()))), float(data.get("floor", 0))
         except (AttributeError, TypeError, ValueError) as error:
             raise InputError(f"a calibration must hold temperatures, floor and scores, got {data!r:.60}.") from error
         scores = data.get("scores")

@@ -9,6 +9,8 @@ from torch import Tensor
 from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.charts import ChartPoint
+from aquamam.geometry.rotations import as_unit_quat
+from aquamam.posterior import windows
 from aquamam.posterior.decoding import Choose, Passes, beam, sampler
 from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution, TopK, even_chunks
 
@@ -81,44 +83,49 @@ class QuaternionSentences(RotationDistribution):
         return self.first_log_probs().gather(-1, token.T).T + rest.sum(-1)
 
     def _rest(
-        self, point: ChartPoint, cell: Int[Tensor, "rotations batch 3"]
-    ) -> Float[Tensor, "rotations batch 2 bins"]:
-        """Logits of the second and third token, -inf where illegal."""
+        self,
+        point: ChartPoint,
+        cell: Int[Tensor, "rotations batch 3"],
+        window: Float[Tensor, "batch 3"] | None = None,
+    ) -> Float[Tensor, "rotations batch steps bins"]:
+        """Logits of the second and third token, -inf where illegal, and of a window's three tokens."""
         seen = self.cells.seen(point.u[..., :2], cell[..., :2]).float()
+        if window is not None:
+            place = windows.centre(windows.locate(window, self.cells.bins), self.cells.bins)
+            third = self.cells.centre(cell[..., 2:]).float()
+            seen = torch.cat([seen, third, place[:, :2].expand(len(seen), -1, -1)], -1)
         logits, _ = self.conditionals.rest(point.chart, seen)
-        steps = [self.cells.restrict(logits[..., c - 1, :].float(), cell[..., :c]) for c in (1, 2)]
-        return torch.stack(steps, -2)
+        logits = logits.float()
+        steps = [self.cells.restrict(logits[..., c - 1, :], cell[..., :c]) for c in (1, 2)]
+        return torch.cat([torch.stack(steps, -2), logits[..., 2:, :]], -2)
 
-    def smoothed_log_prob(self, value: Float[Tensor, "*shape 4"], sigma: float) -> Float[Tensor, "*shape"]:
+    def smoothed_log_prob(
+        self, q: Float[Tensor, "rotations batch 4"], sigma: float = 0.0, window: Float[Tensor, "batch 3"] | None = None
+    ) -> Float[Tensor, "rotations batch"]:
         """`log_prob` with each token's label smeared over the legal bins of its axis by a Gaussian of `sigma` bins: a training target
-        that tells near misses from far ones. Tends to `log_prob` as sigma -> 0 and is no density for sigma > 0."""
-        if sigma <= 0:
-            return self.log_prob(value)
-        q, sample_shape = self._flatten(value)
-        point = self.cells.chart.split(q)
+        that tells near misses from far ones. Tends to `log_prob` as sigma -> 0 and is no density for sigma > 0.
+
+        window: where the part lies in each crop; then the log density of both.
+        """
+        point, bins = self.cells.chart.split(as_unit_quat(q)), self.cells.bins
         cell = self.cells.locate(point)
-        bins = torch.arange(self.cells.bins, device=q.device, dtype=torch.float32)
-        # bin coordinates of the exact value, so that the target's mean is unbiased
-        where = (point.u / self.cells.width + self.cells.bins / 2 - 0.5).float()
+        log_p = [self._of_chart(point.chart), *self._rest(point, cell, window).log_softmax(-1).unbind(-2)]
+        places, exact = cell, point.u / self.cells.width + bins / 2 - 0.5  # bin coordinates: the target's mean is unbiased
+        factor = self.cells.log_factor(point, cell)
+        if window is not None:
+            places = torch.cat([places, windows.locate(window, bins).expand(len(q), -1, -1)], -1)
+            where = ((windows.normalised(window) + 1) / 2 * bins - 0.5).expand(len(q), -1, -1)
+            exact, factor = torch.cat([exact, where.to(exact)], -1), factor - windows.log_volume(bins)
+        if sigma > 0:
+            tokens = [windows.smeared(p, exact[..., k].float(), sigma) for k, p in enumerate(log_p)]
+        else:
+            tokens = [p.gather(-1, places[..., k, None]).squeeze(-1) for k, p in enumerate(log_p)]
+        return torch.stack(tokens).sum(0) + factor.to(log_p[0].dtype)
 
-        def target(component: int) -> Tensor:
-            return torch.exp(-0.5 * ((bins - where[..., component, None]) / sigma).square())
-
+    def _of_chart(self, chart: Int[Tensor, "rotations batch"]) -> Float[Tensor, "rotations batch bins"]:
+        """Log-probabilities of the first tokens of a chart."""
         first = self.first_log_probs().reshape(self._batch, self.cells.chart.count, self.cells.bins)
-        first = first[
-            torch.arange(self._batch, device=q.device), point.chart
-        ]  # the row of the true chart, (rotations, batch, bins)
-        weights = target(0)
-        log_p = (weights * first).sum(-1) / weights.sum(-1)
-        logits = self._rest(point, cell)
-        for step in (0, 1):
-            log_q = logits[..., step, :].log_softmax(-1)
-            weights = target(step + 1) * log_q.isfinite()
-            log_p = log_p + (weights * log_q.masked_fill(~log_q.isfinite(), 0)).sum(-1) / weights.sum(-1).clamp_min(
-                1e-30
-            )
-        log_p = log_p + self.cells.log_factor(point, cell)
-        return log_p.reshape(sample_shape + self.batch_shape).to(value.dtype)
+        return first[torch.arange(self._batch, device=chart.device), chart]
 
     def decode(self, choose: Choose, generator: torch.Generator | None = None, *, shared: bool = False) -> Sentences:
         """The one decoding loop: greedy, beam and sampling differ only in how they choose.
