@@ -8,7 +8,7 @@ density is uniform within a bin.
 import math
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 LOW, HIGH = (-0.75, -0.75, -1.2), (0.75, 0.75, 2.4)
@@ -18,6 +18,12 @@ def normalised(window: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
     """Windows with each range brought to [-1, 1]; what lies outside is moved to its end."""
     low, high = window.new_tensor(LOW), window.new_tensor(HIGH)
     return (2 * (window - low) / (high - low) - 1).clamp(-1, 1)
+
+
+def inside(window: Float[Tensor, "*batch 3"]) -> Bool[Tensor, "*batch"]:
+    """Whether windows lie in the ranges; what is not finite does not."""
+    low, high = window.new_tensor(LOW), window.new_tensor(HIGH)
+    return ((window >= low) & (window <= high)).all(-1)
 
 
 def locate(window: Float[Tensor, "*batch 3"], bins: int) -> Int[Tensor, "*batch 3"]:

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jaxtyping import Float32, Float64, UInt8, UInt64
 
+from aquamam.geometry.camera import MARGIN, NOMINAL
 from aquamam.rendering.backdrop import paint_background, paint_shape, paint_texture
 from aquamam.rendering.lights import (
     DIFFUSE,
@@ -29,8 +30,6 @@ from aquamam.rendering.raster import TILE, Scene, _cover, _edges, _mix, compiled
 from aquamam.rendering.render import scene_arrays
 from aquamam.rendering.sensor import COSINES, QUANTISERS, expose
 
-MARGIN = 1.25  # side of a crop in longer sides of the part's box
-NOMINAL = 0.45  # apparent radius of a part in shares of the side, about what crops have on average
 SUPERSAMPLE = 2
 NEAREST, FARTHEST = 4.0, 15.0  # distances in radii
 SHIFT, SCALE = 0.1, 0.15  # how far detectors' boxes are off: of the box's side, and of its size

@@ -1,0 +1,142 @@
+r"""Cameras, and the square crops that networks read: one convention for training, data sets, predictions and the service.
+
+A crop is the picture of another camera at the same place: it looks through the middle of the box, has the focal length
+$f = \sqrt{f_x f_y}$, and shows a square of `MARGIN` times the longer side of the box. With the camera known, the picture is turned and
+straightened to it; without, the square is cut as it is, as if the camera had looked at the box.
+
+Frames: pixels run right and down from the corner of the image, whole numbers being edges of pixels. Camera coordinates are ours (x right,
+y up, z towards the viewer) unless a name says OpenCV (x right, y down, z forward).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from PIL import Image
+from torch import Tensor
+
+from aquamam.errors import InputError
+from aquamam.geometry.rotations import rotate, rotvec_to_quat
+
+MARGIN = 1.25  # side of a crop in longer sides of the box
+NOMINAL = 0.45  # apparent radius of a part in shares of the crop's side: about what crops have on average
+Box = tuple[float, float, float, float]  # left, top, width, height in pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Camera:
+    """Intrinsics in pixels, and OpenCV's distortion (k1, k2, p1, p2, k3)."""
+
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+    distortion: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        values = (self.fx, self.fy, self.cx, self.cy, *self.distortion)
+        if not all(math.isfinite(v) for v in values) or self.fx <= 0 or self.fy <= 0:
+            raise InputError(
+                f"a camera needs finite fx, fy, cx, cy with positive focal lengths, got {values[:4]}; for example 600,600,320,240."
+            )
+        if len(self.distortion) > 5:
+            raise InputError(
+                f"lens distortion has at most five numbers k1, k2, p1, p2, k3, got {len(self.distortion)}; undistort the image first."
+            )
+
+    @property
+    def focal(self) -> float:
+        """One focal length for crops."""
+        return math.sqrt(self.fx * self.fy)
+
+    def ray(self, x: float, y: float) -> tuple[float, float, float]:
+        """The ray (x, y, 1) of a pixel in OpenCV coordinates, lens distortion undone by fixed-point steps."""
+        u0, v0 = (x - self.cx) / self.fx, (y - self.cy) / self.fy
+        u, v = u0, v0
+        for _ in range(20 if self.distortion else 0):
+            factor, du, dv = self._distort(u, v)
+            u, v = (u0 - du) / factor, (v0 - dv) / factor
+        return u, v, 1.0
+
+    def pixels(self, rays: Float64[np.ndarray, "*batch 3"]) -> Float64[np.ndarray, "*batch 2"]:
+        """Pixels of rays in OpenCV coordinates."""
+        u, v = rays[..., 0] / rays[..., 2], rays[..., 1] / rays[..., 2]
+        if self.distortion:
+            factor, du, dv = self._distort(u, v)
+            u, v = u * factor + du, v * factor + dv
+        return np.stack([self.fx * u + self.cx, self.fy * v + self.cy], -1)
+
+    def _distort(self, u, v):
+        k1, k2, p1, p2, k3 = (*self.distortion, *[0.0] * (5 - len(self.distortion)))
+        r = u * u + v * v
+        factor = 1 + r * (k1 + r * (k2 + r * k3))
+        return factor, 2 * p1 * u * v + p2 * (r + 2 * u * u), p1 * (r + 2 * v * v) + 2 * p2 * u * v
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Crop:
+    """The camera of a crop: how it is turned from the whole image's, its focal length and its side in pixels."""
+
+    turn: Float64[Tensor, "4"]  # xyzw, takes the crop camera's coordinates to the whole camera's
+    focal: float
+    side: float
+
+
+def ray_rotation(t: Float64[Tensor, "*batch 3"]) -> Float64[Tensor, "*batch 4"]:
+    """The smallest rotation (xyzw) that takes the line of sight (0, 0, -1) to the ray through t."""
+    d = t / torch.linalg.vector_norm(t, dim=-1, keepdim=True)
+    axis = torch.stack([d[..., 1], -d[..., 0], torch.zeros_like(d[..., 0])], -1)  # (0, 0, -1) x d
+    sine = torch.linalg.vector_norm(axis, dim=-1, keepdim=True)
+    angle = torch.atan2(sine, -d[..., 2:])
+    return rotvec_to_quat(axis / sine.clamp_min(1e-300) * angle)
+
+
+def check_box(box: Sequence[float | int], size: tuple[int, int]) -> Box:
+    """A box that has an area and meets an image of (width, height)."""
+    if len(box) != 4 or not all(math.isfinite(v) for v in box) or not (box[2] > 0 and box[3] > 0):
+        raise InputError(
+            f"a box is left,top,width,height in pixels with a positive area, got {tuple(box)}; for example 120,80,64,48."
+        )
+    left, top, width, height = map(float, box)
+    if left >= size[0] or top >= size[1] or left + width <= 0 or top + height <= 0:
+        raise InputError(
+            f"a box must meet its image, got {(left, top, width, height)} in an image of {size[0]} x {size[1]} pixels; "
+            "boxes are left,top,width,height."
+        )
+    return left, top, width, height
+
+
+def cut(image: Image.Image, box: Sequence[float | int], size: int, camera: Camera | None = None) -> tuple[Image.Image, Crop]:
+    """The crop of a box, size x size pixels, and its camera; what lies outside the image repeats its border."""
+    left, top, width, height = check_box(box, image.size)
+    guess = camera or Camera(
+        fx=1e6, fy=1e6, cx=left + width / 2, cy=top + height / 2
+    )  # so far away that all rays are parallel
+    middle = torch.tensor(guess.ray(left + width / 2, top + height / 2), dtype=torch.float64)
+    turn = ray_rotation(middle * middle.new_tensor([1.0, -1.0, -1.0]))
+    inverse = turn * turn.new_tensor([-1.0, -1.0, -1.0, 1.0])
+    corners = [guess.ray(left + i * width, top + j * height) for i in (0, 1) for j in (0, 1)]
+    seen = rotate(inverse, torch.tensor(corners, dtype=torch.float64) * middle.new_tensor([1.0, -1.0, -1.0]))
+    plane = seen[:, :2] / -seen[:, 2:]
+    side = MARGIN * guess.focal * float((plane.amax(0) - plane.amin(0)).max())
+    # one sample for each pixel of a picture large enough to shrink from without gaps
+    fine = size * max(1, math.ceil(side / size))
+    place = (np.arange(fine) + 0.5) / fine - 0.5
+    x, y = np.meshgrid(place * side / guess.focal, -place * side / guess.focal)
+    rays = rotate(turn, torch.from_numpy(np.stack([x, y, -np.ones_like(x)], -1))).numpy() * np.array([1.0, -1.0, -1.0])
+    pixels = _bilinear(np.asarray(image.convert("RGB")), guess.pixels(rays))
+    picture = Image.fromarray(pixels).resize((size, size), Image.Resampling.BOX)
+    return picture, Crop(turn=turn, focal=guess.focal, side=side)
+
+
+def _bilinear(image: np.ndarray, place: Float64[np.ndarray, "h w 2"]) -> np.ndarray:
+    x = np.clip(place[..., 0] - 0.5, 0, image.shape[1] - 1.001)
+    y = np.clip(place[..., 1] - 0.5, 0, image.shape[0] - 1.001)
+    j, i = x.astype(int), y.astype(int)
+    fx, fy = (x - j)[..., None], (y - i)[..., None]
+    upper = image[i, j] * (1 - fx) + image[i, j + 1] * fx
+    lower = image[i + 1, j] * (1 - fx) + image[i + 1, j + 1] * fx
+    return np.clip(upper * (1 - fy) + lower * fy + 0.5, 0, 255).astype(np.uint8)
