@@ -62,7 +62,9 @@ def test_the_change_of_variables_is_autograds(poses, generator):
 def test_the_total_mass_is_one_and_samples_follow_the_density(poses, generator):
     """Importance sampling from half uniform, half the distribution: the weight 2 p / (u + p) is at most 2."""
     count, volume = 3000, math.prod(high - low for low, high in zip(windows.LOW, windows.HIGH))
-    anywhere = windows.value(CONFIG.bins * torch.rand((count, 2, 3), generator=generator, dtype=torch.float64), CONFIG.bins)
+    anywhere = windows.value(
+        CONFIG.bins * torch.rand((count, 2, 3), generator=generator, dtype=torch.float64), CONFIG.bins
+    )
     uniform = poses.to_pose(random_quat((count, 2), generator=generator, dtype=torch.float64), anywhere)
     drawn = poses.sample(count, generator=generator)
     both = Pose(*(torch.cat(parts) for parts in zip(uniform, drawn)))
@@ -101,7 +103,10 @@ def test_a_crop_on_the_axis_is_a_plain_crop_and_others_show_what_a_turned_camera
     picture.paste((255, 255, 255), (150, 40, 154, 44))
     crop, about = cut(picture, (130, 20, 40, 40), 64, camera)
     pixels = torch.tensor(list(crop.getdata()), dtype=torch.float64)[:, 0].reshape(64, 64)
-    row, column = (pixels.sum(1) * torch.arange(64)).sum() / pixels.sum(), (pixels.sum(0) * torch.arange(64)).sum() / pixels.sum()
+    row, column = (
+        (pixels.sum(1) * torch.arange(64)).sum() / pixels.sum(),
+        (pixels.sum(0) * torch.arange(64)).sum() / pixels.sum(),
+    )
     a = torch.tensor([(column + 0.5) / 64 - 0.5, (row + 0.5) / 64 - 0.5]) * about.side / about.focal
     ray = rotate(about.turn, torch.tensor([float(a[0]), -float(a[1]), -1.0], dtype=torch.float64))
     assert float(ray[0] / -ray[2]) == pytest.approx(52 / 300, abs=2e-3)

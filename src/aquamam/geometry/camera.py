@@ -1,11 +1,13 @@
-r"""Cameras, and the square crops that networks read: one convention for training, data sets, predictions and the service.
+r"""Cameras, and the square crops that networks read: one convention for training, data sets, predictions and the
+service.
 
-A crop is the picture of another camera at the same place: it looks through the middle of the box, has the focal length
-$f = \sqrt{f_x f_y}$, and shows a square of `MARGIN` times the longer side of the box. With the camera known, the picture is turned and
-straightened to it; without, the square is cut as it is, as if the camera had looked at the box.
+A crop is the picture of another camera at the same place: it looks through the middle of the box, has the focal
+length $f = \sqrt{f_x f_y}$, and shows a square of `MARGIN` times the longer side of the box. With the camera known,
+the picture is turned and straightened to it; without, the square is cut as it is, as if the camera had looked at the
+box.
 
-Frames: pixels run right and down from the corner of the image, whole numbers being edges of pixels. Camera coordinates are ours (x right,
-y up, z towards the viewer) unless a name says OpenCV (x right, y down, z forward).
+Frames: pixels run right and down from the corner of the image, whole numbers being edges of pixels. Camera
+coordinates are ours (x right, y up, z towards the viewer) unless a name says OpenCV (x right, y down, z forward).
 """
 
 import math
@@ -40,11 +42,13 @@ class Camera:
         values = (self.fx, self.fy, self.cx, self.cy, *self.distortion)
         if not all(math.isfinite(v) for v in values) or self.fx <= 0 or self.fy <= 0:
             raise InputError(
-                f"a camera needs finite fx, fy, cx, cy with positive focal lengths, got {values[:4]}; for example 600,600,320,240."
+                f"a camera needs finite fx, fy, cx, cy with positive focal lengths, got {values[:4]}; "
+                "for example 600,600,320,240."
             )
         if len(self.distortion) > 5:
             raise InputError(
-                f"lens distortion has at most five numbers k1, k2, p1, p2, k3, got {len(self.distortion)}; undistort the image first."
+                f"lens distortion has at most five numbers k1, k2, p1, p2, k3, got {len(self.distortion)}; "
+                "undistort the image first."
             )
 
     @property
@@ -98,7 +102,8 @@ def check_box(box: Sequence[float | int], size: tuple[int, int]) -> Box:
     """A box that has an area and meets an image of (width, height)."""
     if len(box) != 4 or not all(math.isfinite(v) for v in box) or not (box[2] > 0 and box[3] > 0):
         raise InputError(
-            f"a box is left,top,width,height in pixels with a positive area, got {tuple(box)}; for example 120,80,64,48."
+            f"a box is left,top,width,height in pixels with a positive area, got {tuple(box)}; "
+            "for example 120,80,64,48."
         )
     left, top, width, height = map(float, box)
     if left >= size[0] or top >= size[1] or left + width <= 0 or top + height <= 0:
@@ -109,7 +114,9 @@ def check_box(box: Sequence[float | int], size: tuple[int, int]) -> Box:
     return left, top, width, height
 
 
-def cut(image: Image.Image, box: Sequence[float | int], size: int, camera: Camera | None = None) -> tuple[Image.Image, Crop]:
+def cut(
+    image: Image.Image, box: Sequence[float | int], size: int, camera: Camera | None = None
+) -> tuple[Image.Image, Crop]:
     """The crop of a box, size x size pixels, and its camera; what lies outside the image repeats its border."""
     left, top, width, height = check_box(box, image.size)
     guess = camera or Camera(

@@ -55,7 +55,9 @@ def read_image(path: str | os.PathLike[str]) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any PIL image as upright 8-bit RGB: EXIF orientation applied, 16 bits scaled down, transparency laid over white."""
+    """Any PIL image as upright 8-bit RGB: EXIF orientation applied, 16 bits scaled down, transparency laid over
+    white.
+    """
     image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         values = np.nan_to_num(np.asarray(image, dtype=np.float64))
@@ -72,8 +74,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def fit_to(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """An RGB image resized with antialiasing to (height, width); sides that are too short are padded in the median colour of the
-    border, since stretching would change the rotation that the picture shows."""
+    """An RGB image resized with antialiasing to (height, width); sides that are too short are padded in the median
+    colour of the border, since stretching would change the rotation that the picture shows."""
     height, width = size
     if image.size == (width, height):
         return image
@@ -101,13 +103,16 @@ def pil_to_tensor(image: Image.Image, channels: int, size: tuple[int, int]) -> T
 
 
 def as_image_batch(images: ImageInput, *, channels: int, size: tuple[int, int]) -> Tensor:
-    """Validate and stack to (B, channels, H, W). PIL images are resized; tensors must fit, since resizing them would be a guess."""
+    """Validate and stack to (B, channels, H, W). PIL images are resized; tensors must fit, since resizing them would
+    be a guess.
+    """
     if isinstance(images, Image.Image):
         images = [images]
     if not isinstance(images, Tensor):
         if not isinstance(images, (list, tuple)) or not all(isinstance(i, (Tensor, Image.Image)) for i in images):
             raise InputError(
-                f"images must be a tensor, a PIL image or a list of them, got {type(images).__name__}; try PIL.Image.open(path)."
+                f"images must be a tensor, a PIL image or a list of them, got {type(images).__name__}; "
+                "try PIL.Image.open(path)."
             )
         parts = [i if isinstance(i, Tensor) else pil_to_tensor(i, channels, size) for i in images]
         parts = [_as_float(_check(p[None], channels, size))[0] for p in parts]

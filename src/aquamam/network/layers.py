@@ -1,7 +1,9 @@
-"""The parts of the network: embeddings, and Transformer blocks that keep an image apart from the rotations that follow it.
+"""The parts of the network: embeddings, and Transformer blocks that keep an image apart from the rotations that
+follow it.
 
-Under the partially causal mask the patch tokens and [START] never see a rotation token. So an image is encoded once (`Block.encode`), and
-the tokens of any number of rotations attend to the keys and values that it left behind (`Block.extend`).
+Under the partially causal mask the patch tokens and [START] never see a rotation token. So an image is encoded once
+(`Block.encode`), and the tokens of any number of rotations attend to the keys and values that it left behind
+(`Block.extend`).
 """
 
 import math
@@ -16,7 +18,9 @@ from torch import Tensor, nn
 
 
 class KeysValues(NamedTuple):
-    """Keys and values of one layer: of an image's tokens, which all its rotations share, or of each rotation's own tokens."""
+    """Keys and values of one layer: of an image's tokens, which all its rotations share, or of each rotation's own
+    tokens.
+    """
 
     keys: Float[Tensor, "batch heads *tokens head_dim"]
     values: Float[Tensor, "batch heads *tokens head_dim"]
@@ -29,10 +33,11 @@ def attend(
     mask: Float[Tensor, "steps total"] | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "batch heads *rows head_dim"]:
-    r"""$\mathrm{softmax}(Q K^T / \sqrt{d}) V$ over an image's tokens and, with rows (rotations, steps), each rotation's own ones.
+    r"""$\mathrm{softmax}(Q K^T / \sqrt{d}) V$ over an image's tokens and, with rows (rotations, steps), each
+    rotation's own ones.
 
-    The image's keys are never copied: all rotations of an image are rows of one matrix product. A rotation's own tokens are few, so theirs
-    are sums of products instead of thousands of tiny matrix products.
+    The image's keys are never copied: all rotations of an image are rows of one matrix product. A rotation's own
+    tokens are few, so theirs are sums of products instead of thousands of tiny matrix products.
     """
     if own is None:
         return F.scaled_dot_product_attention(query, image.keys, image.values, dropout_p=dropout)
@@ -41,7 +46,7 @@ def attend(
     query = query / math.sqrt(query.shape[-1])
     shared = query.flatten(2, 3) @ image.keys.mT
     private = (query[..., None, :] * own.keys[:, :, :, None]).sum(-1) + mask  # (batch, heads, rotations, steps, total)
-    weights = F.dropout(torch.cat([shared, private.flatten(2, 3)], -1).softmax(-1), dropout)
+    weights = F.dropout(torch.cat([shared, private.flatten(2, 3)], -1).softmax(-1), dropout, dropout > 0)
     mine = weights[..., tokens:].unflatten(2, rows)[..., None]
     attended = (weights[..., :tokens] @ image.values).unflatten(2, rows)
     return attended + (mine * own.values[:, :, :, None]).sum(-2)
@@ -60,7 +65,8 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)
         self.linear1 = nn.Linear(dim, hidden)
         self.linear2 = nn.Linear(hidden, dim)
-        self.qkv.weight.stacked = 3  # type: ignore[attr-defined]  # three matrices in one, for optimisers that treat a matrix as a whole
+        # three matrices in one, for optimisers that treat a matrix as a whole
+        self.qkv.weight.stacked = 3  # type: ignore[attr-defined]
         nn.init.xavier_uniform_(self.qkv.weight)
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
@@ -71,7 +77,7 @@ class Block(nn.Module):
         """Full attention among patch tokens and [START]; only the tokens that are read afterwards are computed."""
         query, key, value = (self._split(part) for part in self.qkv(self.norm1(x)).chunk(3, -1))
         image = KeysValues(key, value)
-        return self._finish(x[:, read], attend(query[:, :, read], image, dropout=self._dropout)), image
+        return self._finish(x[:, read], attend(query[:, :, read], image, dropout=self.dropout * self.training)), image
 
     def extend(
         self,
@@ -80,7 +86,8 @@ class Block(nn.Module):
         past: Float[Tensor, "batch rotations earlier twodim"] | None = None,
         mask: Float[Tensor, "steps total"] | None = None,
     ) -> tuple[Float[Tensor, "batch rotations steps dim"], Float[Tensor, "batch rotations total twodim"]]:
-        """Rotation tokens, which see the image and, unless a mask says otherwise, the rotation's tokens up to themselves.
+        """Rotation tokens, which see the image and, unless a mask says otherwise, the rotation's tokens up to
+        themselves.
 
         Keys and values of all of the rotation's tokens so far are returned, to go on from there.
         """
@@ -91,11 +98,7 @@ class Block(nn.Module):
             steps, total = x.shape[2], own.shape[2]
             mask = x.new_full((steps, total), -torch.inf).triu(total - steps + 1)
         tokens = KeysValues(*(self._split(part) for part in own.chunk(2, -1)))
-        return self._finish(x, attend(self._split(query), image, tokens, mask, self._dropout)), own
-
-    @property
-    def _dropout(self) -> float:
-        return self.dropout if self.training else 0.0
+        return self._finish(x, attend(self._split(query), image, tokens, mask, self.dropout * self.training)), own
 
     def _split(self, x: Float[Tensor, "batch *rows dim"]) -> Float[Tensor, "batch heads *rows head_dim"]:
         return x.unflatten(-1, (self.heads, -1)).movedim(-2, 1)
@@ -104,13 +107,15 @@ class Block(nn.Module):
         self, x: Float[Tensor, "batch *rows dim"], attended: Float[Tensor, "batch heads *rows head_dim"]
     ) -> Float[Tensor, "batch *rows dim"]:
         """What follows attention: its output layer and the MLP, each beside a skip."""
-        x = x + F.dropout(self.out(attended.movedim(1, -2).flatten(-2)), self._dropout)
-        hidden = F.dropout(F.gelu(self.linear1(self.norm2(x))), self._dropout)
-        return x + F.dropout(self.linear2(hidden), self._dropout)
+        x = x + F.dropout(self.out(attended.movedim(1, -2).flatten(-2)), self.dropout, self.training)
+        hidden = F.dropout(F.gelu(self.linear1(self.norm2(x))), self.dropout, self.training)
+        return x + F.dropout(self.linear2(hidden), self.dropout, self.training)
 
 
 class ScaledLinear(nn.Linear):
-    """A linear map with one learnt factor, so that sharper or flatter logits are one step away and not one for each weight."""
+    """A linear map with one learnt factor, so that sharper or flatter logits are one step away and not one for each
+    weight.
+    """
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__(inputs, outputs)
@@ -121,7 +126,9 @@ class ScaledLinear(nn.Linear):
 
 
 class ComponentEmbedding(nn.Module):
-    r"""$g_{q_c}$: NeRF-like encoding $[q, \sin(2^l \pi q), \cos(2^l \pi q)]_{l<L}$, then an MLP of widths d/4, d/2, d."""
+    r"""$g_{q_c}$: NeRF-like encoding $[q, \sin(2^l \pi q), \cos(2^l \pi q)]_{l<L}$, then an MLP of widths d/4, d/2,
+    d.
+    """
 
     def __init__(self, dim: int, octaves: int):
         super().__init__()
@@ -160,7 +167,9 @@ class PatchEmbedding(nn.Module):
         self.project = nn.Conv2d(channels, dim, patch, patch)
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
-        """As a matrix product: a little quicker than the convolution that it is, and its output is laid out as the next layer wants it."""
+        """As a matrix product: a little quicker than the convolution that it is, and its output is laid out as the
+        next layer wants it.
+        """
         patch, (height, width) = self.project.kernel_size[0], images.shape[-2:]
         grid = images.unflatten(-1, (width // patch, patch)).unflatten(-3, (height // patch, patch))
         patches = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (batch, tokens, channels * patch * patch)
@@ -182,7 +191,8 @@ class ResidualBlock(nn.Module):
 
 
 class ConvStem(nn.Module):
-    """Strided convolutions and residual blocks to a small grid of tokens: learns far faster than patches on little data.
+    """Strided convolutions and residual blocks to a small grid of tokens: learns far faster than patches on little
+    data.
 
     Stage i halves the resolution to `channels[i]` and then runs `blocks[i]` residual blocks.
     """
@@ -217,7 +227,9 @@ class SumOverProcesses(torch.autograd.Function):
 
 
 class BatchNorm(nn.Module):
-    """Batch norm whose statistics are of the whole batch, whatever the number of processes that share it, on any backend."""
+    """Batch norm whose statistics are of the whole batch, whatever the number of processes that share it, on any
+    backend.
+    """
 
     running_mean: Tensor
     running_var: Tensor

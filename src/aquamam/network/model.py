@@ -103,10 +103,12 @@ class ModelConfig(Config):
 
 
 class RotationModel(nn.Module):
-    """`model(images)` is a posterior: a `torch.distributions.Distribution` over rotations with exact likelihoods and samples.
+    """`model(images)` is a posterior: a `torch.distributions.Distribution` over rotations with exact likelihoods and
+    samples.
 
-    A system tells `posterior` and, where it trains otherwise, `loss`. What is known besides is added here, for every system alike: which
-    rotations of the object are indistinguishable in an image, and what held-out images say (`calibration`).
+    A system tells `posterior` and, where it trains otherwise, `loss`. What is known besides is added here, for every
+    system alike: which rotations of the object are indistinguishable in an image, and what held-out images say
+    (`calibration`).
     """
 
     kind: ClassVar[str]
@@ -126,11 +128,10 @@ class RotationModel(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define posterior.")
 
     def forward(self, images: ImageInput) -> RotationDistribution:
-        """The posterior of each image: tensor (B, C, H, W), uint8 or float in [0, 1]; a PIL image; a list of them; categories (B,)."""
-        return self.informed(self.posterior(images))
-
-    def informed(self, posterior: RotationDistribution) -> RotationDistribution:
-        """A posterior of the network with what is known besides."""
+        """The posterior of each image: tensor (B, C, H, W), uint8 or float in [0, 1]; a PIL image; a list of them;
+        categories (B,).
+        """
+        posterior = self.posterior(images)
         if self.view_classes is not None:
             posterior = EqualViews(posterior, self.view_classes)
         return Calibrated(posterior, self.calibration)
@@ -145,9 +146,9 @@ class RotationModel(nn.Module):
         smoothing: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
-        """What training minimises: minus the log-likelihood of the true rotations (xyzw), summed with their weights over the rotations
-        of an image and averaged over images. Models with bins smear their labels by `smoothing` bins, and those with a pose learn the
-        `window` of each crop (`posterior.windows`), too."""
+        """What training minimises: minus the log-likelihood of the true rotations (xyzw), summed with their weights
+        over the rotations of an image and averaged over images. Models with bins smear their labels by `smoothing`
+        bins, and those with a pose learn the `window` of each crop (`posterior.windows`), too."""
         return minus_mean(self.posterior(images).log_prob(q), weights)
 
     def prepare(self, images: ImageInput) -> Tensor:
@@ -155,7 +156,7 @@ class RotationModel(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define prepare.")
 
     def learn(self, /, **info: Any) -> None:
-        """Add to the model's description, which its checkpoint keeps; what it says of the object is used from now on."""
+        """Add to the description that the checkpoint keeps; what it says of the object is used from now on."""
         self.info = {**self.info, **info}
         self.symmetry = told_symmetry(self.info)
         told = self.info.get("view_classes")
@@ -169,7 +170,9 @@ class RotationModel(nn.Module):
 def minus_mean(
     value: Float[Tensor, "rotations batch"], weights: Float[Tensor, "rotations batch"] | None
 ) -> Float[Tensor, ""]:
-    """Minus the (weighted) sum over an image's rotations, averaged over images; weights sum to one over an image's rotations."""
+    """Minus the (weighted) sum over an image's rotations, averaged over images; weights sum to one over an image's
+    rotations.
+    """
     total = value.mean(0) if weights is None else (value * weights).sum(0)
     return -total.mean().float()
 
@@ -222,7 +225,9 @@ class AQuaMaM(RotationModel):
         smoothing: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
-        return minus_mean(self.posterior(images).smoothed_log_prob(q, smoothing, window if self.config.pose else None), weights)
+        return minus_mean(
+            self.posterior(images).smoothed_log_prob(q, smoothing, window if self.config.pose else None), weights
+        )
 
     def encode(self, images: ImageInput) -> "Prefix":
         """Run the images through the network once; any number of rotations then costs two tokens each."""
@@ -234,11 +239,6 @@ class AQuaMaM(RotationModel):
         if copies is not None and len(copies) != len(start):
             start, layers = start[copies], [KeysValues(k[copies], v[copies]) for k, v in layers]
         return Prefix(self, layers, start)
-
-    def embedded(self, images: Tensor) -> Float[Tensor, "batch tokens dim"]:
-        """The patch tokens and [START] of images in [-1, 1] or of categories."""
-        x = self.embed(images)
-        return torch.cat([x, self.start.expand(x.shape[0], 1, -1)], 1) + self.position[: x.shape[1] + 1]
 
     def embedded_rotations(
         self, chart: Int[Tensor, "batch rotations"], seen: Float[Tensor, "batch rotations steps"], components: range
@@ -254,7 +254,8 @@ class AQuaMaM(RotationModel):
 
     def encoded(self, images: Tensor) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]]:
         """The last state of [START], and what every layer keeps of images in [-1, 1] or of categories."""
-        x, layers = self.embedded(images), []
+        x, layers = self.embed(images), []
+        x = torch.cat([x, self.start.expand(len(x), 1, -1)], 1) + self.position[: x.shape[1] + 1]
         for i, block in enumerate(self.blocks):
             last = i == len(self.blocks) - 1  # of which only [START] is read
             x, keys_values = block.encode(x, slice(-1, None) if last else slice(None))  # type: ignore[operator]
@@ -283,7 +284,6 @@ class AQuaMaM(RotationModel):
         return as_image_batch(images, channels=self.config.channels, size=size).to(self.start.device)
 
 
-
 class Prefix:
     """Encoded images: the conditionals of AQuaMaM's posterior."""
 
@@ -293,7 +293,7 @@ class Prefix:
         self.start = start
         self.batch = len(start)
         config = model.config
-        self.row_floats = 2 * (3 * config.heads * (config.prefix_tokens + 3) + 2 * config.hidden + 10 * config.dim)
+        self.row_floats = 2 * (3 * config.heads * len(model.position) + 2 * config.hidden + 10 * config.dim)
 
     def some(self, images: Tensor | slice) -> "Prefix":
         return Prefix(self.model, [KeysValues(k[images], v[images]) for k, v in self.layers], self.start[images])

@@ -177,8 +177,7 @@ def with_densities(
     with torch.no_grad():
         log_p = posterior.log_prob(where.to(device)).cpu()
     return [
-        [replace(mode, log_density=float(log_p[k, i])) for k, mode in enumerate(modes)]
-        for i, modes in enumerate(found)
+        [replace(mode, log_density=float(log_p[k, i])) for k, mode in enumerate(modes)] for i, modes in enumerate(found)
     ]
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from aquamam.errors import InputError
 
-
 TOKENS = 6  # of a rotation and a window
 
 
@@ -44,7 +43,9 @@ class ConformalScores:
                 f"conformal scores must hold samples, scores and edges, got {data!r:.60}; calibrate the model again."
             ) from error
         if found.samples < 1 or not scores or len(found.edges) != len(scores) - 1:
-            raise InputError("conformal scores must have one edge less than groups of scores; calibrate the model again.")
+            raise InputError(
+                "conformal scores must have one edge less than groups of scores; calibrate the model again."
+            )
         return found
 
 

@@ -1,7 +1,8 @@
 """Posteriors: distributions over rotations as `torch.distributions`, with no network inside.
 
-`RotationDistribution` is the interface that every model of the package returns; AQuaMaM's is in `sentences`. What is known besides the
-network's answer is added by distributions that wrap distributions: `Calibrated` here, `EqualViews` in `equal_views`.
+`RotationDistribution` is the interface that every model of the package returns; AQuaMaM's is in `sentences`. What is
+known besides the network's answer is added by distributions that wrap distributions: `Calibrated` here, `EqualViews`
+in `equal_views`.
 """
 
 import copy
@@ -23,7 +24,9 @@ CHUNK_FLOATS = 16_000_000
 
 
 def even_chunks(count: int, at_most: int) -> list[int]:
-    """Sizes of as few chunks as will do, equal within one: a small last one would keep a matrix product from its full rate."""
+    """Sizes of as few chunks as will do, equal within one: a small last one would keep a matrix product from its full
+    rate.
+    """
     parts = max(1, -(-count // at_most))
     return [(count + part) // parts for part in range(parts)]
 
@@ -36,10 +39,11 @@ class TopK(NamedTuple):
 
 
 class RotationDistribution(Distribution):
-    """A batch of distributions over rotations: quaternions xyzw of either sign, log densities with respect to volume pi^2.
+    """A batch of distributions over rotations: quaternions xyzw of either sign, log densities with respect to volume
+    pi^2.
 
-    A subclass tells `_log_prob`, `_sample` and `_mode` for quaternions laid out as (rotations, batch, 4); shapes, signs, validation,
-    measures, chunks and estimates are settled here.
+    A subclass tells `_log_prob`, `_sample` and `_mode` for quaternions laid out as (rotations, batch, 4); shapes,
+    signs, validation, measures, chunks and estimates are settled here.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -111,8 +115,8 @@ class RotationDistribution(Distribution):
     def predict(
         self, strategy: str = "greedy", *, samples: int = 256, generator: torch.Generator | None = None
     ) -> Tensor:
-        """One rotation for each image, shape (*batch, 4): the greedy sentence (the paper's), the best of a beam of 16, or the sample
-        with the least expected geodesic error under the posterior ("expected")."""
+        """One rotation for each image, shape (*batch, 4): the greedy sentence (the paper's), the best of a beam of
+        16, or the sample with the least expected geodesic error under the posterior ("expected")."""
         if strategy == "greedy":
             return self.mode
         if strategy == "beam":
@@ -234,8 +238,8 @@ class Wrapped(RotationDistribution):
 class Calibrated(Wrapped):
     r"""A posterior with what its model's held-out images say about it.
 
-    A floor, $p = (1 - \epsilon) p_{inner} + \epsilon / \pi^2$: no rotation is impossible, however sure the network is. And conformal scores,
-    by which `region` holds the truth as often as it says.
+    A floor, $p = (1 - \epsilon) p_{inner} + \epsilon / \pi^2$: no rotation is impossible, however sure the network
+    is. And conformal scores, by which `region` holds the truth as often as it says.
     """
 
     def __init__(self, inner: RotationDistribution, calibration: Calibration):

@@ -1,4 +1,6 @@
-"""Densities at very many rotations of one image, for maps: first tokens pass through the network once, unlikely ones are left out."""
+"""Densities at very many rotations of one image, for maps: first tokens pass through the network once, unlikely ones
+are left out.
+"""
 
 from typing import NamedTuple
 
@@ -15,8 +17,9 @@ STEPS = 8  # a nat
 
 
 def within(posterior: RotationDistribution, tolerance: float = 0.0) -> RotationDistribution:
-    """A distribution whose total variation distance from this one is at most `tolerance`, and whose `log_prob` is quicker at many
-    rotations of an image: again an exact density. A posterior that is not made of bins is returned as it is."""
+    """A distribution whose total variation distance from this one is at most `tolerance`, and whose `log_prob` is
+    quicker at many rotations of an image: again an exact density. A posterior that is not made of bins is returned as
+    it is."""
     if not 0 <= tolerance < 1:
         raise InputError(f"tolerance must be a probability from 0 to less than 1, got {tolerance}; try 1e-6.")
     if isinstance(posterior, Wrapped):
@@ -37,9 +40,9 @@ class FirstTokens(NamedTuple):
 
 
 class SentenceMap(Wrapped):
-    """Where the first two tokens are so unlikely that all such pairs have at most `tolerance` together, the third is taken as even
-    over its legal bins. That is a density again, and of a map's rotations only the likely ones go through the network. Samples and
-    predictions stay those of the whole distribution."""
+    """Where the first two tokens are so unlikely that all such pairs have at most `tolerance` together, the third is
+    taken as even over its legal bins. That is a density again, and of a map's rotations only the likely ones go
+    through the network. Samples and predictions stay those of the whole distribution."""
 
     inner: QuaternionSentences
 

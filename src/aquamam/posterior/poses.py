@@ -1,13 +1,15 @@
-r"""Distributions over poses: a rotation and where the part is, given a crop of a picture, its camera and the part's size.
+r"""Distributions over poses: a rotation and where the part is, given a crop of a picture, its camera and the part's
+size.
 
-The network tells the rotation R_crop that the crop shows and the window (a_x, a_y, b) of the part in it. In the crop's camera, with
-focal length f and side s in pixels, a part of radius r has its centre at
+The network tells the rotation R_crop that the crop shows and the window (a_x, a_y, b) of the part in it. In the
+crop's camera, with focal length f and side s in pixels, a part of radius r has its centre at
 
 $$t' = z\,(s\,a_x / f,\; -s\,a_y / f,\; -1), \qquad z = \frac{f\,r}{s\,\rho_0\,e^b}, \qquad
   \left|\frac{\partial t'}{\partial (a, b)}\right| = \frac{s^2 z^3}{f^2},$$
 
-and is turned by $R' = A(t')\,R_{crop}$, A the smallest rotation from the line of sight to the ray through t'. The crop's camera is the
-whole picture's, turned: neither turn changes volumes. Densities are with respect to $\pi^2$ for all rotations times the cubed unit of r.
+and is turned by $R' = A(t')\,R_{crop}$, A the smallest rotation from the line of sight to the ray through t'. The
+crop's camera is the whole picture's, turned: neither turn changes volumes. Densities are with respect to $\pi^2$ for
+all rotations times the cubed unit of r.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +47,9 @@ class PoseDistribution:
         radius: float,
         centre: Sequence[float] = (0.0, 0.0, 0.0),
     ):
-        """rotation: of the crops, by a model with `pose`. radius, centre: of the part, in the unit and coordinates of its mesh's file."""
+        """rotation: of the crops, by a model with `pose`. radius, centre: of the part, in the unit and coordinates of
+        its mesh's file.
+        """
         sentences = rotation.unwrapped
         if not isinstance(sentences, QuaternionSentences):
             raise InputError("only models with bins tell poses; fit the part anew, or load a model that does.")
@@ -79,7 +83,9 @@ class PoseDistribution:
     # --- the distribution -------------------------------------------------------------------------------------------
 
     def log_prob(self, pose: Pose) -> Float[Tensor, "*sample batch"]:
-        """Log density per pi^2 and cubed unit of the part's radius; -inf where no window of the network's range shows the pose."""
+        """Log density per pi^2 and cubed unit of the part's radius; -inf where no window of the network's range shows
+        the pose.
+        """
         q, window = self.to_window(Pose(as_unit_quat(pose.rotation), pose.translation))
         inside = windows.inside(window)
         window = torch.where(inside[..., None], window, torch.zeros_like(window))
@@ -137,7 +143,9 @@ class PoseDistribution:
     def region_score(
         self, pose: Pose, samples: int = 200, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "batch"]:
-        """The share of the distribution that is likelier than each pose: at most 0.9 for nine truths of ten if it is calibrated."""
+        """The share of the distribution that is likelier than each pose: at most 0.9 for nine truths of ten if it is
+        calibrated.
+        """
         drawn = self.log_prob(self.sample(samples, generator=generator))
         u = torch.rand(self.batch_shape, generator=generator, dtype=torch.float64)
         return density_pit(self.log_prob(pose), drawn, u)

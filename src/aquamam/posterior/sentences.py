@@ -1,4 +1,6 @@
-"""AQuaMaM's posterior: a rotation as a sentence of three bins, each given the earlier ones, on top of anything that tells their logits."""
+"""AQuaMaM's posterior: a rotation as a sentence of three bins, each given the earlier ones, on top of anything that
+tells their logits.
+"""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -6,7 +8,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.charts import ChartPoint
 from aquamam.geometry.rotations import as_unit_quat
@@ -102,15 +103,19 @@ class QuaternionSentences(RotationDistribution):
     def smoothed_log_prob(
         self, q: Float[Tensor, "rotations batch 4"], sigma: float = 0.0, window: Float[Tensor, "batch 3"] | None = None
     ) -> Float[Tensor, "rotations batch"]:
-        """`log_prob` with each token's label smeared over the legal bins of its axis by a Gaussian of `sigma` bins: a training target
-        that tells near misses from far ones. Tends to `log_prob` as sigma -> 0 and is no density for sigma > 0.
+        """`log_prob` with each token's label smeared over the legal bins of its axis by a Gaussian of `sigma` bins: a
+        training target that tells near misses from far ones. Tends to `log_prob` as sigma -> 0 and is no density for
+        sigma > 0.
 
         window: where the part lies in each crop; then the log density of both.
         """
         point, bins = self.cells.chart.split(as_unit_quat(q)), self.cells.bins
         cell = self.cells.locate(point)
         log_p = [self._of_chart(point.chart), *self._rest(point, cell, window).log_softmax(-1).unbind(-2)]
-        places, exact = cell, point.u / self.cells.width + bins / 2 - 0.5  # bin coordinates: the target's mean is unbiased
+        places, exact = (
+            cell,
+            point.u / self.cells.width + bins / 2 - 0.5,
+        )  # bin coordinates: the target's mean is unbiased
         factor = self.cells.log_factor(point, cell)
         if window is not None:
             places = torch.cat([places, windows.locate(window, bins).expand(len(q), -1, -1)], -1)
@@ -162,7 +167,9 @@ class QuaternionSentences(RotationDistribution):
         return Sentences(chart, cell, total)
 
     def _shown(self, bins: Int[Tensor, "rotations batch"], generator: torch.Generator | None) -> Tensor:
-        """What the network sees of a chosen bin: its centre, or when the paper's density is sampled a uniform value of it (Listing 3)."""
+        """What the network sees of a chosen bin: its centre, or when the paper's density is sampled a uniform value
+        of it (Listing 3).
+        """
         value = self.cells.centre(bins)
         if self.cells.density == "paper" and generator is not None:
             noise = torch.rand(bins.shape, generator=generator, dtype=value.dtype, device=value.device)

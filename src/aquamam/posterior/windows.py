@@ -1,8 +1,9 @@
-r"""Where a part lies in its crop and how large it is: three numbers, each a token of bins after those of the rotation.
+r"""Where a part lies in its crop and how large it is: three numbers, each a token of bins after those of the
+rotation.
 
-A window is (a_x, a_y, b): the projection of the part's centre from the crop's middle in shares of its side, x right and y down, and the
-logarithm of the apparent radius, in shares of the side, over a nominal one. Bins are equal over the ranges that training draws; the
-density is uniform within a bin.
+A window is (a_x, a_y, b): the projection of the part's centre from the crop's middle in shares of its side, x right
+and y down, and the logarithm of the apparent radius, in shares of the side, over a nominal one. Bins are equal over
+the ranges that training draws; the density is uniform within a bin.
 """
 
 import math

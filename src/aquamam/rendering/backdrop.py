@@ -1,4 +1,6 @@
-"""What is behind and before the part: noise with natural spectra, edges, stripes, other things, occluders; in linear light."""
+"""What is behind and before the part: noise with natural spectra, edges, stripes, other things, occluders; in linear
+light.
+"""
 
 import math
 
@@ -42,7 +44,9 @@ def _add_noise(state, image, cells, amount, chroma):
             for c in range(3):
                 own = a * grid[c, i, j] + b * grid[c, i, j + 1] + d * grid[c, i + 1, j] + e * grid[c, i + 1, j + 1]
                 value = grey + own  # exp(value), near enough
-                image[c, row, column] *= max(np.float32(1.0) + value * (np.float32(1.0) + np.float32(0.5) * value), 0.05)
+                image[c, row, column] *= max(
+                    np.float32(1.0) + value * (np.float32(1.0) + np.float32(0.5) * value), 0.05
+                )
 
 
 @compiled
@@ -72,8 +76,8 @@ def _paint_stripes(state, image):
     for row in range(side):
         for column in range(side):
             u, v = (cos * column + sin * row) / period, (cos * row - sin * column) / period
-            on = int(math.floor(2.0 * u)) % 2 == 0
-            if checks and int(math.floor(2.0 * v)) % 2 == 0:
+            on = math.floor(2.0 * u) % 2 == 0
+            if checks and math.floor(2.0 * v) % 2 == 0:
                 on = not on
             if on:
                 for c in range(3):
@@ -82,7 +86,9 @@ def _paint_stripes(state, image):
 
 @compiled
 def paint_shape(state, image, texture, diffuse, x, y, half_x, half_y, solid):
-    """Lay an ellipse or a rectangle over the image: filled with a texture, or `solid`, lit like a thing by the map of received light."""
+    """Lay an ellipse or a rectangle over the image: filled with a texture, or `solid`, lit like a thing by the map of
+    received light.
+    """
     side = image.shape[1]
     angle = uniform(state, 0.0, math.pi)
     cos, sin = math.cos(angle), math.sin(angle)
@@ -108,7 +114,9 @@ def paint_shape(state, image, texture, diffuse, x, y, half_x, half_y, solid):
 
 @compiled
 def paint_background(state, image, texture, diffuse, pictures):
-    """Fill the image with what stands behind the part; `pictures` (n, side, side, 3) are the user's own, if there are any."""
+    """Fill the image with what stands behind the part; `pictures` (n, side, side, 3) are the user's own, if there are
+    any.
+    """
     side = image.shape[1]
     if pictures.shape[0] > 0 and uniform(state, 0.0, 1.0) < 0.8:
         _paint_picture(state, image, pictures)

@@ -1,8 +1,10 @@
-"""Light from all around, drawn for each picture: a few spherical Gaussians over an ambient gradient, looked up in two small maps.
+"""Light from all around, drawn for each picture: a few spherical Gaussians over an ambient gradient, looked up in two
+small maps.
 
-A spherical Gaussian is $a\\,e^{\\lambda(\\mu \\cdot v - 1)}$. Its product with another one integrates in closed form, and both the cosine of a
-diffuse surface and the lobe of a glossy one are nearly such Gaussians. So what a surface of any normal receives, and what it reflects from
-any direction, are sums over the lights, evaluated once a picture on octahedral maps.
+A spherical Gaussian is $a\\,e^{\\lambda(\\mu \\cdot v - 1)}$. Its product with another one integrates in closed form,
+and both the cosine of a diffuse surface and the lobe of a glossy one are nearly such Gaussians. So what a surface of
+any normal receives, and what it reflects from any direction, are sums over the lights, evaluated once a picture on
+octahedral maps.
 """
 
 import math

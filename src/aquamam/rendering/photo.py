@@ -1,9 +1,10 @@
-"""Pictures of a mesh as cameras take them and detectors cut them: everything but the rotation is drawn from a key, one for each picture.
+"""Pictures of a mesh as cameras take them and detectors cut them: everything but the rotation is drawn from a key,
+one for each picture.
 
-The camera looks at the part's centre from 4 to 15 radii. The picture is the square crop about the box of what is seen of the part, shifted
-and scaled as detectors err (`crop_window`). A window (a_x, a_y, b) says where the centre lies in the crop and how large the part is:
-a in shares of the crop's side from its middle, x right and y down, and b the logarithm of the apparent radius, in shares of the side, over
-`NOMINAL`.
+The camera looks at the part's centre from 4 to 15 radii. The picture is the square crop about the box of what is seen
+of the part, shifted and scaled as detectors err (`crop_window`). A window (a_x, a_y, b) says where the centre lies in
+the crop and how large the part is: a in shares of the crop's side from its middle, x right and y down, and b the
+logarithm of the apparent radius, in shares of the side, over `NOMINAL`.
 """
 
 import math
@@ -53,7 +54,9 @@ def photograph(
     pictures: UInt8[np.ndarray, "m h h 3"] | None = None,
     colour: tuple[int, int, int] = (150, 150, 150),
 ) -> Photographs:
-    """One picture for each rotation and key; the same rotation and key give the same bytes, whatever else is asked for."""
+    """One picture for each rotation and key; the same rotation and key give the same bytes, whatever else is asked
+    for.
+    """
     images, windows = np.empty((len(keys), 3, side, side), np.uint8), np.empty((len(keys), 3))
     if pictures is None:
         pictures = np.empty((0, 1, 1, 3), np.uint8)
@@ -96,7 +99,9 @@ def _project(vertices, R, distance, p):
 
 @compiled
 def _draw_occluder(state, p, box, occluder):
-    """Perhaps a shape before the part (x, y, half-axes, angle, round), in the plane of the projection; return the box of what it leaves."""
+    """Perhaps a shape before the part (x, y, half-axes, angle, round), in the plane of the projection; return the box
+    of what it leaves.
+    """
     x0, x1, y0, y1 = box
     occluder[2] = 0.0
     if uniform(state, 0.0, 1.0) > 0.4:
@@ -305,8 +310,23 @@ def _photograph_all(scene, normals, radius, rotations, keys, pictures, quantiser
         cover[:] = 0
         lobe = 1.0 / (1.0 / min(max(0.5 / (roughness * roughness), 0.6), 1500.0) + 1.0 / lights[0, 3])
         _shade(
-            p, scene, normals, R, (middle_x, middle_y), step, xs, ys, owner, box, paint, (reflectance, lobe), key,
-            diffuse, glossy, image, cover,
+            p,
+            scene,
+            normals,
+            R,
+            (middle_x, middle_y),
+            step,
+            xs,
+            ys,
+            owner,
+            box,
+            paint,
+            (reflectance, lobe),
+            key,
+            diffuse,
+            glossy,
+            image,
+            cover,
         )
         paint_background(state, background, spare, diffuse, pictures)
         bright = _compose(image, cover, background)
@@ -314,7 +334,9 @@ def _photograph_all(scene, normals, radius, rotations, keys, pictures, quantiser
             paint_texture(state, spare)
             x, y = (occluder[0] - middle_x) / size + 0.5, 0.5 - (occluder[1] - middle_y) / size
             half_x, half_y = occluder[2] / size * side, occluder[3] / size * side
-            paint_shape(state, image, spare, diffuse, x * side, y * side, half_x, half_y, uniform(state, 0.0, 1.0) < 0.6)
+            paint_shape(
+                state, image, spare, diffuse, x * side, y * side, half_x, half_y, uniform(state, 0.0, 1.0) < 0.6
+            )
         exposure = log_uniform(state, 0.12, 0.75) / max(bright, 1e-4)
         pixels = MARGIN * log_uniform(state, SMALLEST, LARGEST)
         expose(state, image, spare, exposure, pixels, quantisers, cosines, out[index])

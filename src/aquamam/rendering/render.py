@@ -130,7 +130,9 @@ def render(
         supersample=settings.supersample,
     )
     colours = backgrounds.clip(0, 255).astype(np.uint8)
-    raster.draw(raster.Scene(*scene_arrays(mesh, settings.colour)), matrices, lights / length, colours, lens, np.asarray(out))
+    raster.draw(
+        raster.Scene(*scene_arrays(mesh, settings.colour)), matrices, lights / length, colours, lens, np.asarray(out)
+    )
     return out.reshape(*batch, *shape[1:])
 
 

@@ -1,4 +1,6 @@
-"""From light to bytes as a camera does it: defocus, motion, exposure, white balance, noise, tone curve, resampling, JPEG."""
+"""From light to bytes as a camera does it: defocus, motion, exposure, white balance, noise, tone curve, resampling,
+JPEG.
+"""
 
 import math
 
@@ -27,7 +29,7 @@ COSINES = np.array(
 def blur(work, spare, sigma):
     """Gaussian blur, rows and then columns; the border repeats."""
     _, height, width = work.shape
-    reach = int(math.ceil(2.5 * sigma))
+    reach = math.ceil(2.5 * sigma)
     weights = np.empty(2 * reach + 1, np.float32)
     for k in range(2 * reach + 1):
         weights[k] = math.exp(-0.5 * ((k - reach) / sigma) ** 2)
@@ -53,12 +55,12 @@ def _move(state, work, spare, length):
     """Motion blur along a line of so many pixels."""
     _, height, width = work.shape
     angle = uniform(state, 0.0, math.pi)
-    steps = max(2, int(math.ceil(2.0 * length)))
+    steps = max(2, math.ceil(2.0 * length))
     for c in range(3):
         spare[c] = 0
         for k in range(steps):
             along = (k / (steps - 1) - 0.5) * length
-            dx, dy = int(round(along * math.cos(angle))), int(round(along * math.sin(angle)))
+            dx, dy = round(along * math.cos(angle)), round(along * math.sin(angle))
             for row in range(height):
                 source = min(max(row + dy, 0), height - 1)
                 for column in range(width):
@@ -122,7 +124,9 @@ def jpeg(work, quality, quantisers, cosines):
 
 @compiled
 def _add_noise(state, work, photons, readout):
-    """Noise of photons, whose variance grows with the light, and of the sensor; four 16-bit pieces of a word are nearly normal."""
+    """Noise of photons, whose variance grows with the light, and of the sensor; four 16-bit pieces of a word are
+    nearly normal.
+    """
     low, share = np.uint64(0xFFFF), np.float32(math.sqrt(3.0) / 65536)
     for c in range(3):
         for row in range(work.shape[1]):
@@ -136,7 +140,9 @@ def _add_noise(state, work, photons, readout):
 
 @compiled
 def expose(state, work, spare, exposure, pixels, quantisers, cosines, out):
-    """Linear light to the bytes of a photograph whose side had `pixels` pixels before it was resized to what it has here."""
+    """Linear light to the bytes of a photograph whose side had `pixels` pixels before it was resized to what it has
+    here.
+    """
     side = work.shape[1]
     colour = np.empty(3)
     enlarged = side / pixels  # above one: few pixels were made many

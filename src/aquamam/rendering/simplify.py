@@ -10,7 +10,9 @@ MOST_FACES = 8_000  # of a mesh that is drawn at 64 pixels: more are smaller tha
 
 
 def simplified(mesh: Mesh, most: int = MOST_FACES) -> Mesh:
-    """The mesh with vertices of a fine grid's cell made one, the grid as coarse as it takes; textured meshes stay as they are."""
+    """The mesh with vertices of a fine grid's cell made one, the grid as coarse as it takes; textured meshes stay as
+    they are.
+    """
     if len(mesh.faces) <= most or mesh.uv is not None:
         return mesh
     extent = np.ptp(mesh.vertices, axis=0).max()

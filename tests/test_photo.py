@@ -1,0 +1,60 @@
+"""Pictures as cameras take them: bytes are functions of rotation and key, and the window says where the part is."""
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+from aquamam.data.random import haar, words
+from aquamam.geometry.camera import NOMINAL
+from aquamam.rendering.photo import photograph
+from aquamam.rendering.simplify import simplified
+from aquamam.rendering.solids import solid
+
+NUMBERS = np.arange(64, dtype=np.int64)
+R = Rotation.from_quat(haar(0, "test", NUMBERS)).as_matrix()
+KEYS = words(0, "test/keys", NUMBERS, 1)[:, 0]
+
+
+@pytest.fixture(scope="module")
+def taken():
+    return photograph(solid("die").mesh, R, KEYS, side=32)
+
+
+def test_a_picture_depends_on_its_rotation_and_key_alone(taken):
+    some = [3, 11, 4]
+    again = photograph(solid("die").mesh, R[some], KEYS[some], side=32)
+    assert np.array_equal(again.images, taken.images[some])
+    assert np.array_equal(again.windows, taken.windows[some])
+    other = photograph(solid("die").mesh, R[some], KEYS[[0, 1, 2]], side=32)
+    assert not np.array_equal(other.images, again.images)
+
+
+def test_pictures_differ_in_light_and_place(taken):
+    means = taken.images.mean((1, 2, 3))
+    assert means.std() > 15
+    assert 60 < means.mean() < 190
+    assert np.ptp(taken.windows, axis=0).min() > 0.1
+    assert np.abs(taken.windows[:, :2]).max() < 0.75
+
+
+def test_the_window_is_where_the_part_is(taken):
+    """With a red part and grey surroundings, the middle of what is red is near the centre that the window tells."""
+    red = taken.images[:, 0].astype(float) - taken.images[:, 1:].max(1)
+    red = np.where(red > 40, red, 0)
+    seen = red.sum((1, 2)) > 2000
+    assert seen.sum() > 30
+    place = (np.arange(32) + 0.5) / 32 - 0.5
+    x = (red.sum(1) * place).sum(1)[seen] / red.sum((1, 2))[seen]
+    y = (red.sum(2) * place).sum(1)[seen] / red.sum((1, 2))[seen]
+    assert np.median(np.hypot(x - taken.windows[seen, 0], y - taken.windows[seen, 1])) < 0.06
+    # and how much of the crop it fills follows from the apparent radius
+    area = (red > 0).mean((1, 2))[seen]
+    radius = NOMINAL * np.exp(taken.windows[seen, 2])
+    assert np.corrcoef(area, radius**2)[0, 1] > 0.3
+
+
+def test_fewer_triangles_keep_the_shape():
+    sphere = solid("sphereX").mesh
+    small = simplified(sphere, 500)
+    assert len(small.faces) <= 500 or sphere.uv is not None
+    assert np.allclose(np.ptp(small.vertices, axis=0), np.ptp(sphere.vertices, axis=0), rtol=0.15)
