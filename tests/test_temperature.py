@@ -44,7 +44,7 @@ def test_temperatures_that_were_put_in_are_taken_out(model, tmp_path):
         predictions = model(images).mode
     model.calibration = Calibration(temperatures=(0.5, 1.6, 0.6))
     temper(model, data, 1500)
-    assert model.calibration.temperatures == pytest.approx((1, 1, 1), abs=0.12)
+    assert model.calibration.temperatures[:3] == pytest.approx((1, 1, 1), abs=0.12)
     assert temper(model, data, 1500) == pytest.approx((1, 1, 1), abs=1e-3)
     save_model(model, tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors")

@@ -38,7 +38,8 @@ class HeldOutToken(NamedTuple):
 def temper(model: AQuaMaM, dataset: RotationDataset, limit: int = 1000) -> tuple[float, ...]:
     """Find the temperatures of `model` with the highest likelihood of held-out images, in place; returns by how much they changed."""
     changes = tuple(_best_temperature(token, model.cells) for token in held_out_tokens(model, dataset, limit))
-    temperatures = tuple(round(old * new, 6) for old, new in zip(model.calibration.temperatures, changes))
+    before = model.calibration.temperatures
+    temperatures = (*(round(old * new, 6) for old, new in zip(before, changes)), *before[len(changes) :])
     # scores are those of the posteriors as they were
     model.calibration = replace(model.calibration, temperatures=temperatures, scores=None)
     return changes
