@@ -71,9 +71,11 @@ class Pairs:
     def batch(self, size: int, random: np.random.Generator) -> "Pairs":
         """Random draws: how often each pair was drawn, without rows of which none was."""
         drawn = np.searchsorted(self._cumulative, self._cumulative[-1] * random.random(size), side="right")
-        counts = torch.from_numpy(np.bincount(drawn, minlength=self.weight.numel())).reshape(self.weight.shape)
-        rows = counts.any(1)
-        return Pairs(self.q[rows], counts[rows] / size)
+        drawn, counts = np.unique(drawn, return_counts=True)
+        rows, row = np.unique(drawn // self.categories, return_inverse=True)
+        weight = torch.zeros(len(rows), self.categories, dtype=torch.float64)
+        weight[row, drawn % self.categories] = torch.from_numpy(counts / size)
+        return Pairs(self.q[rows], weight)
 
     def log_factor(self, cells: Cells) -> Float[Tensor, "pairs"]:
         """What `log_prob` adds to the log-probabilities of the real pairs' sentences."""
