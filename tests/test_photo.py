@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 from scipy.spatial.transform import Rotation
 
+from aquamam.data.photos import PhotoDataset
 from aquamam.data.random import haar, words
 from aquamam.geometry.camera import NOMINAL
 from aquamam.rendering.photo import photograph
@@ -58,3 +61,17 @@ def test_fewer_triangles_keep_the_shape():
     small = simplified(sphere, 500)
     assert len(small.faces) <= 500 or sphere.uv is not None
     assert np.allclose(np.ptp(small.vertices, axis=0), np.ptp(sphere.vertices, axis=0), rtol=0.15)
+
+
+def test_a_data_set_of_photographs_is_the_same_however_it_is_shared_out(tmp_path):
+    data = PhotoDataset([solid("die"), solid("cone")], 32, seed=3, split="train")
+    whole = data.batch(range(10))
+    parts = [data.batch([i]) for i in range(10)]
+    assert torch.equal(whole.images, torch.cat([part.images for part in parts]))
+    assert torch.equal(whole.windows, torch.cat([part.windows for part in parts]))
+    assert whole.labels == ("die", "cone") * 5
+    assert data.symmetry("cone") is not None
+    Image.new("RGB", (80, 50), (0, 255, 0)).save(tmp_path / "green.png")
+    green = PhotoDataset(solid("die"), 32, seed=3, backgrounds=tmp_path).batch(range(40)).images.float()
+    border = torch.cat([green[..., 0, :], green[..., -1, :]], -1).mean(-1)
+    assert (border[:, 1] > border[:, [0, 2]].amax(1) + 20).float().mean() > 0.4

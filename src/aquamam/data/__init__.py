@@ -11,6 +11,7 @@ _HOMES: dict[str, str] = {
     "StoredDataset": "disk.store",
     "RenderedDataset": "renders",
     "VariedDataset": "renders",
+    "PhotoDataset": "photos",
     "Stream": "stream",
     "one_pass": "stream",
     "AugmentSettings": "augment",

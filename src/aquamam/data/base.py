@@ -43,6 +43,7 @@ class Batch:
     counts: Int64[Tensor, " batch"]
     labels: tuple[str, ...]
     indices: tuple[int, ...]
+    windows: Float[Tensor, "batch 3"] | None = None  # where the object lies in each crop (`posterior.windows`)
     unreadable: tuple[str, ...] = ()  # what `unreadable="skip"` left out, each with its reason
 
     def __len__(self) -> int:
@@ -57,6 +58,7 @@ class Batch:
             images=self.images.to(device, non_blocking=non_blocking),
             rotations=rotations.to(device, non_blocking=non_blocking),
             counts=self.counts.to(device, non_blocking=non_blocking),
+            windows=None if self.windows is None else self.windows.to(device, non_blocking=non_blocking),
         )
 
 
