@@ -61,7 +61,7 @@ def test_all_turns_that_look_the_same_are_listed():
         [haar(4, "views", np.arange(15)), along.as_quat(), (Rotation.from_rotvec([0.05, 0.02, 0.3]) * along).as_quat()]
     )
     for i, (one, same) in enumerate(zip(q, die.same(q, SETTINGS))):
-        other = (Rotation.from_quat(one) * Rotation.from_quat(die.turns)).as_quat()
+        other = (Rotation.from_quat(one) * Rotation.from_quat(die.elements)).as_quat()
         seen = far_pixels(solid("die").mesh, other) <= 1
         assert (same <= seen).all()
         if i >= 15:  # one face fills the view; in others a sliver may be too thin for a pixel

@@ -1,4 +1,5 @@
-"""Which true rotations to train on: the given one, or several that look the same; and what a checkpoint knows of them."""
+"""Which true rotations to train on: the given one, or several that look the same; and what a checkpoint knows of
+them."""
 
 from typing import Any
 
@@ -15,7 +16,8 @@ from aquamam.rendering.solids import NAMES
 def draw_labels(
     batch: Batch, data: RotationDataset, count: int, *, seed: int, positions: np.ndarray
 ) -> tuple[Tensor, Tensor]:
-    """True rotations to train on, (rotations, batch, 4), and their weights: the given one, or `count` equivalents of it.
+    """True rotations to train on, (rotations, batch, 4), and their weights: the given one, or `count` equivalents of
+    it.
 
     Equivalents come from the data or from the object's symmetry group, continuous axes too, spread evenly over all.
     """
@@ -42,7 +44,8 @@ def draw_labels(
 
 
 def carried_over(start: nn.Module, data: RotationDataset) -> dict[str, Any]:
-    """What a model's description says of its object's symmetries and view classes, if it trains on with the same object.
+    """What a model's description says of its object's symmetries and view classes, if it trains on with the same
+    object.
 
     The same classes and the same meshes; where the data tells no mesh, as photographs do, the name must be the user's
     own: not every die is ours.

@@ -1,8 +1,10 @@
-"""Rendered examples: every byte of example i is a pure function of the objects, the settings, the seed, the split and i.
+"""Rendered examples: every byte of example i is a pure function of the objects, the settings, the seed, the split and
+i.
 
-`RenderedDataset` gives what `aquamam render` writes, on the fly. `VariedDataset` shows one object as a camera might see
-it: lights, backgrounds, place, size, blur, noise and occluders are drawn anew for each example. What is drawn belongs to
-the example, not to the training, so that held-out and calibration images are drawn like training images are.
+`RenderedDataset` gives what `aquamam render` writes, on the fly. `VariedDataset` shows one object as a camera might
+see it: lights, backgrounds, place, size, blur, noise and occluders are drawn anew for each example. What is drawn
+belongs to the example, not to the training, so that held-out and calibration images are drawn like training images
+are.
 """
 
 from collections.abc import Iterable, Sequence

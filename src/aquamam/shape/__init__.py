@@ -1,5 +1,6 @@
-"""What a mesh alone says about its rotations.
+"""What a mesh looks like under rotations: its symmetries, and rotations that single views cannot tell apart.
 
-symmetries (find_symmetries: the rotations that leave it unchanged) by way of surface, matching, visual and group_fit; view_map (how
-ambiguous each view direction is); lookalikes (rotations indistinguishable in one image because paint is out of sight).
+symmetries (find_symmetries, near_symmetries, models_info), lookalikes (Lookalikes: rotations of one picture), view_map
+(view_ambiguity: how many look the same from each side); below them surface (what can be seen), matching (does a
+rotation keep the surface), visual (do renders differ) and group_fit (the finite group nearest to what was found).
 """

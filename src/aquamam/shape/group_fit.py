@@ -1,7 +1,7 @@
 """The finite groups of rotations, fitted to rotations that were found one by one.
 
-There are no others than the turns of a pyramid (C), of a prism (D) and of the regular solids (T, O, I). What a search finds is inexact and
-may lack some elements; the group that it nearly is, placed where it fits best, is exact and whole.
+There are no others than those of a pyramid (C), of a prism (D) and of the regular solids (T, O, I). What a search finds
+is inexact and may lack some elements; the group that it nearly is, placed where it fits best, is exact and whole.
 """
 
 import math
@@ -20,16 +20,16 @@ from aquamam.geometry.symmetry import MAX_ORDER, SymmetryGroup
 APART = math.radians(1.0)  # found rotations and axes nearer than this are one
 LEAN = math.radians(4.0)  # how far angles between found axes may be from a group's
 PHI = (1 + 5**0.5) / 2
-SOLIDS = {  # name: order of an axis, two such axes at an acute angle
-    "I": (5, (0, 1, PHI), (0, -1, PHI)),
-    "O": (4, (0, 0, 1), (1, 0, 0)),
-    "T": (3, (1, 1, 1), (1, 1, -1)),
+SOLIDS = {  # name: its group and order, the order of an axis, two such axes at an acute angle
+    "I": (SymmetryGroup.icosahedral, 60, 5, np.array([0.0, 1, PHI]), np.array([0.0, -1, PHI])),
+    "O": (SymmetryGroup.octahedral, 24, 4, np.array([0.0, 0, 1]), np.array([1.0, 0, 0])),
+    "T": (SymmetryGroup.tetrahedral, 12, 3, np.array([1.0, 1, 1]), np.array([1.0, 1, -1])),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedGroup:
-    """A group and its name: none, C2, ..., D2, ..., T, O, I, revolution, revolution with flip, or sphere (which has no `group`)."""
+    """A group and its name: none, C2, ..., D2, ..., T, O, I, revolution, revolution with flip, sphere (no `group`)."""
 
     name: str
     group: SymmetryGroup | None
@@ -40,13 +40,13 @@ class NamedGroup:
         return None if self.group is None or self.group.axis is None else self.group.axis.numpy()
 
     def samples(self, angles: Float64[np.ndarray, " n"]) -> Rotation:
-        """All elements but the identity; of continuous ones, turns by these angles for each coset."""
+        """All elements but the identity; of continuous ones, those at these angles for each coset."""
         if self.group is None:
             return Rotation.from_quat(np.random.default_rng(0).normal(size=(len(angles), 4)))
         elements = Rotation.from_quat(self.group.elements.numpy())
         if self.axis is None:
             return elements[1:]
-        free = turns(self.axis, angles)
+        free = about(self.axis, angles)
         return Rotation.concatenate([g * free for g in elements])
 
     @property
@@ -57,17 +57,28 @@ class NamedGroup:
         if self.axis is not None:
             flips = ["and the half turns about every axis across it"] if len(self.group.elements) > 1 else []
             return [f"every turn about {arrow(self.axis)}", *flips]
-        if self.group.order == 1:
-            return []
-        axes: dict[int, list] = {}
-        for line in lines_of(Rotation.from_quat(self.group.elements[1:].numpy())):
-            axes.setdefault(line.order, []).append(line.axis)
-        words = []
-        for order, lines in sorted(axes.items(), reverse=True):
-            what = "half turns" if order == 2 else f"turns by {360 / order:.4g}°"
-            many = f"{len(lines)} axes, one of them " if len(lines) > 3 else ""
-            words.append(f"{what} about {many}{', '.join(arrow(axis) for axis in lines[: 1 if many else 3])}")
-        return words
+        axes: dict[int, list[str]] = {}
+        for line in lines_of(Rotation.from_quat(self.group.elements.numpy())):
+            axes.setdefault(line.order, []).append(arrow(line.axis))
+        return [
+            f"{'half turns' if order == 2 else f'turns by {360 / order:.4g}°'} about "
+            + (", ".join(named) if len(named) <= 3 else f"{len(named)} axes, one of them {named[0]}")
+            for order, named in sorted(axes.items(), reverse=True)
+        ]
+
+    def families(self, angles: Float64[np.ndarray, " n"]) -> dict[str, Rotation]:
+        """The elements by axis, under their names; of continuous ones, those at these angles."""
+        elements, n = self.samples(angles), len(angles)
+        if self.group is None:
+            return {"any turn": elements}
+        if self.axis is not None:
+            flips = {f"half turns across {arrow(self.axis)}": elements[n:]} if len(elements) > n else {}
+            return {f"every turn about {arrow(self.axis)}": elements[:n], **flips}
+        return {
+            ("half turn" if line.order == 2 else f"turns by {360 / line.order:.4g}°")
+            + f" about {arrow(line.axis)}": about(line.axis, np.arange(1, line.order) * (2 * math.pi / line.order))
+            for line in lines_of(elements)
+        }
 
 
 def arrow(axis: Float64[np.ndarray, "3"]) -> str:
@@ -76,8 +87,8 @@ def arrow(axis: Float64[np.ndarray, "3"]) -> str:
     return "(" + ", ".join(f"{x + 0.0:.3f}" for x in np.round(axis * np.sign(lead), 3)) + ")"
 
 
-def turns(axis: Float64[np.ndarray, "3"], angles: Float64[np.ndarray, " n"]) -> Rotation:
-    """Turns about an axis by angles in radians."""
+def about(axis: Float64[np.ndarray, "3"], angles: Float64[np.ndarray, " n"]) -> Rotation:
+    """Rotations about an axis by angles in radians."""
     return Rotation.from_rotvec(np.outer(angles, axis / np.linalg.norm(axis)))
 
 
@@ -94,7 +105,7 @@ SPHERE = NamedGroup(name="sphere", group=None)
 
 
 def revolution(axis: Float64[np.ndarray, "3"], flip: bool) -> NamedGroup:
-    """Every turn about an axis, and with `flip` the half turns across it."""
+    """Every rotation about an axis, and with `flip` the half turns across it."""
     name = "revolution with flip" if flip else "revolution"
     return NamedGroup(name=name, group=SymmetryGroup.revolution(axis, flip=flip))
 
@@ -103,7 +114,7 @@ def revolution(axis: Float64[np.ndarray, "3"], flip: bool) -> NamedGroup:
 
 
 class Line(NamedTuple):
-    """An axis, and the number of equal turns about it that were found, no turn at all among them."""
+    """An axis, and the number of equally spaced rotations about it that were found, the identity among them."""
 
     axis: Float64[np.ndarray, "3"]
     order: int
@@ -139,7 +150,7 @@ def lines_of(found: Rotation) -> list[Line]:
 
 
 def _order(angles: Float64[np.ndarray, " n"]) -> int:
-    """The largest n of which all multiples of a turn by 1/n are among the angles."""
+    """The largest n for which all multiples of 360/n degrees are among the angles."""
     for n in range(min(len(angles), MAX_ORDER), 1, -1):
         gap = np.arange(n)[:, None] * (2 * math.pi / n) - angles
         gap -= 2 * math.pi * np.round(gap / (2 * math.pi))
@@ -198,13 +209,10 @@ def _frame(first: Float64[np.ndarray, "3"], second: Float64[np.ndarray, "3"] | N
 
 def _candidates(lines: list[Line]) -> Iterator[_Candidate]:
     """Groups that have some of these axes, with more elements than were found perhaps."""
-    makers = {"I": SymmetryGroup.icosahedral, "O": SymmetryGroup.octahedral, "T": SymmetryGroup.tetrahedral}
-    for name, (order, a, b) in SOLIDS.items():
-        angle = math.acos(np.dot(a, b) / np.dot(a, a))
-        pairs = _pairs([line.axis for line in lines if line.order % order == 0], angle)
+    for name, (make, size, order, a, b) in SOLIDS.items():
+        pairs = _pairs([line.axis for line in lines if line.order % order == 0], math.acos(a @ b / (a @ a)))
         for seen in pairs[:4]:
-            own = (np.array(a, float), np.array(b, float))
-            yield _Candidate(name, {"I": 60, "O": 24, "T": 12}[name], makers[name], own, seen)
+            yield _Candidate(name, size, make, (a, b), seen)
     z, x = np.array([0.0, 0, 1]), np.array([1.0, 0, 0])
     for line in lines[:40]:
         for n in (n for n in range(2, line.order + 1) if line.order % n == 0):

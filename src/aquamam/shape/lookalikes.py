@@ -1,9 +1,9 @@
 """Rotations that give one picture because it hides what would tell them apart.
 
-A painted object has fewer symmetries than its bare shape: a die's six faces tell all turns of a cube apart. But a view R that shows only
-the five looks the same after a quarter turn about it. In general, for a turn g of the bare shape, R and R g give the same picture just
-where no point that R shows has another colour than the place that g brings there. Which points change under which turn is found once; a
-view then asks only which of them it shows.
+A painted object has fewer symmetries than its bare shape: a die's six faces tell all rotations of a cube apart. But a
+view R that shows only the five looks the same after a quarter turn about it. In general, for a symmetry g of the bare
+shape, R and R g give the same picture just where no point that R shows has another colour than the place that g
+brings there. Which points change under which element is found once; a view then asks only which of them it shows.
 """
 
 from dataclasses import dataclass
@@ -14,38 +14,39 @@ import torch
 from jaxtyping import Bool, Float32, Float64
 from scipy.spatial.transform import Rotation
 
+from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.posterior.equal_views import ViewClasses
-from aquamam.shape.symmetries import find_symmetries
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh
 from aquamam.rendering.render import RenderSettings
+from aquamam.shape.matching import Matcher, Tolerance
 from aquamam.shape.surface import Surface, directions, looking_from, seen
-from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.shape.matching import Judge, Tolerance
+from aquamam.shape.symmetries import find_symmetries
 
 VIEWS, POINTS = 60, 50  # views of the object, and points of each
-TURNS = 90  # that stand for all turns about a continuous axis
-CENTRED = 1e-3  # of the radius: farther from the origin, turns about a centre move the picture
+ANGLES = 90  # that stand for all about a continuous axis
+CENTRED = 1e-3  # of the radius: farther from the origin, rotations about a centre move the picture
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lookalikes:
-    """The turns of an object's bare shape, and the points whose colour each of them changes."""
+    """The symmetries of an object's bare shape, and the points whose colour each of them changes."""
 
-    turns: Float64[np.ndarray, "g 4"]  # xyzw, the identity first
+    elements: Float64[np.ndarray, "g 4"]  # xyzw, the identity first
     points: Float64[np.ndarray, "p 3"]
     normals: Float64[np.ndarray, "p 3"]  # to the side from which the point was seen
     changed: Float32[np.ndarray, "g p"]  # 1 where it is
-    continuous: bool  # whether turns stand for all about an axis
+    continuous: bool  # whether elements stand for all about an axis
 
     @classmethod
     @lru_cache(maxsize=16)
     def of(
         cls, mesh: Mesh, *, shape: SymmetryGroup | None = None, tolerance: Tolerance | None = None
     ) -> "Lookalikes | None":
-        """Those of a mesh that turns about its origin; None if no view can hide anything: it has no paint, or its shape no turns.
+        """Those of a mesh about its origin; None if no view can hide anything: it has no paint, or its shape no
+        symmetry.
 
         shape: the group of the bare shape about the origin, where it is known; else it is looked for.
-        A painted sphere has none here either: its turns are too many to try.
+        A painted sphere has none here either: its rotations are too many to try.
         """
         if mesh.texture is None and mesh.colours is None:
             return None
@@ -57,35 +58,36 @@ class Lookalikes:
             return None
         surface = Surface.of(mesh, centre=(0, 0, 0))
         points, faces, normals = _facing(surface)
-        judge = Judge(surface, tolerance, paint_only=True, part=(points, faces))
+        matcher = Matcher(surface, tolerance, paint_only=True, part=(points, faces))
         identity = np.array([0.0, 0.0, 0.0, 1.0])
-        turns = Rotation.from_quat(shape.equivalents(torch.from_numpy(identity), TURNS)[1:].numpy())
-        changed = np.stack([judge.repainted(g.inv()) for g in turns])
+        elements = Rotation.from_quat(shape.equivalents(torch.from_numpy(identity), ANGLES)[1:].numpy())
+        changed = np.stack([matcher.repainted(g.inv()) for g in elements])
         return cls(
-            turns=np.concatenate([identity[None], turns.as_quat()]),
-            points=judge.points * surface.radius,
-            normals=normals[judge.chosen],
-            changed=np.concatenate([np.zeros((1, len(judge.points)), bool), changed]).astype(np.float32),
+            elements=np.concatenate([identity[None], elements.as_quat()]),
+            points=matcher.points * surface.radius,
+            normals=normals[matcher.chosen],
+            changed=np.concatenate([np.zeros((1, len(matcher.points)), bool), changed]).astype(np.float32),
             continuous=shape.axis is not None,
         )
 
     def same(self, q: Float64[np.ndarray, "n 4"], settings: RenderSettings) -> Bool[np.ndarray, "n g"]:
-        """Which turns leave the picture of each rotation (xyzw) as it is; hidden points count as shown if they face the camera."""
+        """Which elements leave the picture of each rotation (xyzw) as it is; points that face the camera count as
+        shown."""
         eye = Rotation.from_quat(q).inv().apply([0.0, 0.0, settings.distance])
         height = (self.points * self.normals).sum(-1)
         shown = (eye @ self.normals.T > height).astype(np.float32)
         return shown @ self.changed.T == 0
 
     def view_classes(self, settings: RenderSettings) -> ViewClasses | None:
-        """What a posterior must know to give all that look alike equal shares; None with a continuous axis: too many to ask about."""
+        """What a posterior must know to give all of one picture equal shares; None with a continuous axis: too many."""
         if self.continuous:
             return None
         changed = self.changed > 0
         planes = np.concatenate([self.normals, (self.points * self.normals).sum(-1, keepdims=True)], 1)
-        # points of one face that the same turns change are one
+        # points of one face that the same elements change are one
         rows = np.unique(np.concatenate([planes.round(6), changed.T], 1)[changed.any(0)], axis=0)
         return ViewClasses(
-            elements=torch.from_numpy(self.turns),
+            elements=torch.from_numpy(self.elements),
             planes=torch.from_numpy(rows[:, :4]),
             changed=torch.from_numpy(rows[:, 4:].T > 0),
             distance=settings.distance,
@@ -93,9 +95,9 @@ class Lookalikes:
 
     def equivalents(self, q: Float64[np.ndarray, "n 4"], settings: RenderSettings) -> list[Float64[np.ndarray, "_ 4"]]:
         """For each rotation (xyzw) all that give its picture, itself first."""
-        turns = Rotation.from_quat(self.turns)
+        elements = Rotation.from_quat(self.elements)
         return [
-            (Rotation.from_quat(one) * turns[which]).as_quat(canonical=True)
+            (Rotation.from_quat(one) * elements[which]).as_quat(canonical=True)
             for one, which in zip(q, self.same(q, settings))
         ]
 

@@ -23,8 +23,8 @@ from aquamam.rendering.render import RenderSettings, render
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RenderSpec:
-    """What decides every byte of rendered examples: example i of a split shows meshes[i % len(meshes)] under a uniformly
-    random rotation. No torch here: the processes that render import only what they need."""
+    """What decides every byte of rendered examples: example i of a split shows meshes[i % len(meshes)] under a
+    uniformly random rotation. No torch here: the processes that render import only what they need."""
 
     names: tuple[str, ...]  # the objects' names, which are the classes
     meshes: tuple[Mesh, ...]

@@ -36,7 +36,8 @@ HOW = (
 
 @dataclass(frozen=True, kw_only=True)
 class RotationColumns:
-    """Which columns hold the rotation, and as what: xyzw, wxyz, matrix (row by row), rotvec (radians) or Euler angles."""
+    """Which columns hold the rotation, and as what: xyzw, wxyz, matrix (row by row), rotvec (radians) or Euler
+    angles."""
 
     kind: str
     columns: tuple[str, ...]  # one a number, or a single one with all numbers in it
