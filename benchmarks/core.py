@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from aquamam.checkpoints.checkpoint import import_original
+from aquamam.checkpoints.original import import_original
 from aquamam.geometry.rotations import random_quat
 from aquamam.network.layers import normalise
 from benchmarks.measure import Figure, compare, share_of_limit

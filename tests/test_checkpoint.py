@@ -7,7 +7,7 @@ import torch
 from test_model import TINY
 
 import aquamam
-from aquamam.checkpoints.checkpoint import load_tensors, save_tensors
+from aquamam.checkpoints.format import load_tensors, save_tensors
 from aquamam.data.base import RotationDataset
 from aquamam.data.labels import carried_over
 from aquamam.errors import InputError

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,32 +11,26 @@ import pytest
 import torch
 from PIL import Image
 
+import aquamam
 from aquamam.baselines.classification import Classification, ClassificationConfig
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import main
 from aquamam.errors import InputError
-from aquamam.export.onnx import Decoder, Encoder, export, graphs, largest_difference
-from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.export import engine
+from aquamam.export.onnx import Decoder, Encoder, export, largest_difference
 from aquamam.export.runner import Files, OnnxModel
 from aquamam.geometry.rotations import random_quat
+from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
 from aquamam.posterior.calibration import Calibration
 from aquamam.serving.batcher import Encoded
 
 SMALL = {"bins": 12, "dim": 16, "heads": 2, "hidden": 24, "octaves": 3, "image_size": 16}
 CONFIGS = {
-    "stem": ModelConfig(
-        **SMALL,
-        layers=2,
-        chart="atlas",
-        density="cells",
-        embedding="stem",
-        stem=(4, 8),
-        stem_blocks=(0, 1),
-        by_volume=True,
-    ),
+    "stem": ModelConfig(**SMALL, layers=2, embedding="stem", stem=(4, 8), stem_blocks=(0, 1), by_volume=True),
     "patches": ModelConfig(**SMALL, layers=1, chart="hemisphere", density="paper", patch_size=8, channels=1),
     "category": ModelConfig(**SMALL, layers=2, chart="hemisphere", density="cells", embedding="category", tokens=5),
 }
+ABOUT = {"data": {"objects": [{"name": "die"}]}}
 
 
 def make(name: str) -> AQuaMaM:
@@ -56,15 +52,18 @@ def inputs(model: AQuaMaM, count: int, generator: torch.Generator) -> torch.Tens
 
 @pytest.fixture(scope="module", params=["stem", "patches"])
 def exported(request, tmp_path_factory) -> tuple[AQuaMaM, Path]:
-    model = make(request.param)
-    model.info = {"data": {"objects": [{"name": "die"}]}}
-    path = tmp_path_factory.mktemp("onnx") / "model.onnx"
-    if request.param == "stem":
-        export(model, path)
-    else:  # by the command, which then runs the graphs against the checkpoint; tracing takes its time, so not twice
-        save_model(model, path.with_name("model.safetensors"))
-        assert main(["export", str(path.with_name("model.safetensors")), str(path)]) == 0
-    return model, path
+    """A model and the name of its graphs; tracing takes its time, so once each: one by the engine's cache, one by the command."""
+    model, folder = make(request.param), tmp_path_factory.mktemp("onnx")
+    model.learn(**ABOUT)
+    checkpoint = save_model(model, folder / "model.safetensors")
+    if request.param == "patches":
+        assert main(["export", str(checkpoint), str(folder / "model.onnx")]) == 0
+        return model, folder / "model.onnx"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        aquamam.load(checkpoint, engine="onnx")
+    (cached,) = (folder / "aquamam").iterdir()
+    return model, cached / "model.onnx"
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -200,7 +199,69 @@ def test_what_cannot_be_exported_is_told(tmp_path, capsys):
     assert "ends in .onnx" in capsys.readouterr().err
 
 
-def test_any_size_but_one_can_be_traced():
-    encoder, decoder = graphs(make("stem"))
-    assert encoder.inputs["image"][0].shape[0] > 1
-    assert min(decoder.inputs["component"][0].shape) > 1
+# --- the engine -------------------------------------------------------------------------------------------------------
+
+
+def agree(mine: RotationModel, theirs: RotationModel, generator: torch.Generator) -> None:
+    assert (theirs.info, theirs.calibration) == (mine.info, mine.calibration)
+    images, q = inputs(mine, 2, generator), random_quat((20, 2), generator=generator)
+    with torch.no_grad():
+        ours, other = mine(images), theirs(images)
+        assert type(other.unwrapped) is type(ours.unwrapped)
+        assert other.log_prob(q) == pytest.approx(ours.log_prob(q), abs=1e-4)
+        assert other.mode == pytest.approx(ours.mode, abs=1e-6)
+
+
+def test_the_bundled_die_says_the_same_with_both_engines(tmp_path, monkeypatch, generator):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    agree(aquamam.load("die"), aquamam.load("die", engine="onnx"), generator)
+
+
+def test_graphs_are_made_once_and_again_when_they_are_damaged(exported, tmp_path, monkeypatch, generator, capsys):
+    model, path = exported
+    if model.config.embedding == "patches":
+        return  # exported by the command
+    monkeypatch.setenv("XDG_CACHE_HOME", str(path.parents[2]))
+    made: list[Path] = []
+
+    def copied(_, out: Path) -> None:  # tracing again would take its time
+        made.append(out)
+        shutil.copytree(tmp_path / "good", out.parent)
+
+    monkeypatch.setattr(engine, "export", copied)
+    shutil.copytree(path.parent, tmp_path / "good")
+    checkpoint = path.parents[2] / "model.safetensors"
+    theirs = aquamam.load(checkpoint, engine="onnx")
+    assert theirs.source == checkpoint
+    agree(aquamam.load(checkpoint), theirs, generator)
+    assert not made
+    path.with_name("model.decoder.onnx").write_bytes(b"half of it")
+    aquamam.load(checkpoint, engine="onnx")
+    assert len(made) == 1
+    assert [file.name for file in path.parent.parent.iterdir()] == [path.parent.name]
+
+    answers = []
+    Image.fromarray(np.arange(20 * 31 * 3, dtype=np.uint8).reshape(20, 31, 3)).save(tmp_path / "a.png")
+    for name in engine.ENGINES:
+        command = ["predict", str(tmp_path / "a.png"), "--model", str(checkpoint), "--engine", name, "--json"]
+        assert main([*command, "--samples", "100"]) == 0
+        answers += json.loads(capsys.readouterr().out)
+    assert answers[0]["log_density"] == pytest.approx(answers[1]["log_density"], abs=1e-4)
+    assert answers[0]["quaternion_xyzw"] == pytest.approx(answers[1]["quaternion_xyzw"], abs=1e-6)
+
+
+def test_engines_that_cannot_run_are_told_in_one_sentence(exported, monkeypatch):
+    model, path = exported
+    assert aquamam.load(path).config == model.config  # exported files need no engine to be named
+    for options, sentence in (
+        ({"engine": "tpu"}, "torch or onnx, got 'tpu'"),
+        ({"engine": "onnx", "device": "cuda"}, "on the CPU"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            aquamam.load("die", **options)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(path.with_suffix(".json")))  # no folder can be made below a file
+    with pytest.raises(InputError, match="set XDG_CACHE_HOME"):
+        aquamam.load("die", engine="onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(InputError, match=r"pip install 'aquamam\[export\]'"):
+        aquamam.load("die", engine="onnx")

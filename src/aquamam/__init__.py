@@ -19,8 +19,8 @@ _HOMES: dict[str, str] = {
     "Tracker": "posterior.tracking",
     "calibrate": "training.calibrate",
     "fuse": "posterior.fusion",
-    "import_original": "checkpoints.checkpoint",
-    "load": "checkpoints.checkpoint",
+    "import_original": "checkpoints.original",
+    "load": "export.engine",
     "save_model": "checkpoints.checkpoint",
     "within": "posterior.maps",
 }

@@ -1,1 +1,2 @@
-"""Models on disk: `checkpoint` saves and loads any kind of model, and imports the original's weights; weights/ has the bundled ones."""
+"""Models on disk, and the bundled ones: `checkpoint` builds, saves and loads models of every kind, `format` is the safetensors file,
+`original` imports the weights of the original AQuaMaM repository."""

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     header, rows, quaternions = read_rotations(args.rotations)
     picture = read_image(args.image)
     model = load_model(args.model, args.device)
-    q = torch.tensor(quaternions, dtype=torch.float64, device=next(model.parameters()).device).reshape(-1, 4)
+    q = torch.tensor(quaternions, dtype=torch.float64, device=model.device).reshape(-1, 4)
     with torch.inference_mode():
         posterior = model([picture])
         posterior = within(posterior, args.within) if args.within else posterior

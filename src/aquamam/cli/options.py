@@ -61,6 +61,11 @@ SHARED: dict[str, dict[str, Any]] = {
     "--model": {"metavar": "MODEL", "default": "die", "help": "a bundled model's name, a checkpoint or a run's folder"},
     "--data": {"metavar": "DIR", "help": "a data set's folder, or render:NAME for renders of a solid or a mesh file"},
     "--device": {"help": "cpu, cuda, cuda:1, ... (default: a GPU if there is one)"},
+    "--engine": {
+        "choices": ["torch", "onnx"],
+        "default": "torch",
+        "help": "what runs the network; onnx is onnxruntime on the CPU, whose graphs are made at a model's first use",
+    },
     "--threads": {"type": whole(1), "metavar": "N", "help": "CPU cores to use (default: all)"},
     "--seed": {"type": seed, "metavar": "N", "default": 0, "help": "of everything random"},
     "--size": {"type": int, "metavar": "PX", "default": 64, "help": "side of an image"},
@@ -94,21 +99,22 @@ def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None
 # --- what options name ------------------------------------------------------------------------------------------------
 
 
-def load_model(source: str, device: str | None) -> Any:
+def load_model(source: str, device: str | None, engine: str = "torch") -> Any:
     """A model on a device, or on the best there is."""
     import torch
 
-    from aquamam.checkpoints.checkpoint import load
+    from aquamam.export.engine import load
     from aquamam.training.distributed import usable
 
-    return load(source, device=usable(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    gpu = torch.cuda.is_available() and engine == "torch" and not source.endswith((".onnx", ".json"))
+    return load(source, device=usable(device or ("cuda" if gpu else "cpu")), engine=engine)
 
 
 def generator_for(model: Any, seed: int) -> Any:
     """A source of random numbers where the model is."""
     import torch
 
-    return torch.Generator(device=next(model.parameters()).device).manual_seed(seed)
+    return torch.Generator(device=model.device).manual_seed(seed)
 
 
 class Pictures:

@@ -21,7 +21,7 @@ BATCH = 32  # images at once where nothing is drawn at random
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add(parser, "images", "--model", "--device", "--seed")
+    add(parser, "images", "--model", "--device", "--engine", "--seed")
     form = parser.add_mutually_exclusive_group()
     add(form, "--json", help="print a JSON list, one object an image")
     form.add_argument("--csv", action="store_true", help="print CSV, one row an image")
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.matrix and not (args.json or args.csv):
         raise InputError("--matrix needs --json or --csv; a table has no room for matrices.")
     pictures = Pictures(args.images)
-    records = predict_all(load_model(args.model, args.device), pictures, args)
+    records = predict_all(load_model(args.model, args.device, args.engine), pictures, args)
     if args.json:
         print(json.dumps(list(records), indent=1 if sys.stdout.isatty() else None))
     elif args.csv:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("models", nargs="*", default=["die"], metavar="[NAME=]MODEL", help=models)
     option("--host", default="127.0.0.1", help="address to listen on")
     option("--port", type=whole(0, 65535), default=8000, metavar="N", help="0 takes a free one")
-    add(parser, "--device", "--threads")
+    add(parser, "--device", "--engine", "--threads")
     for name, (field, what) in OPTIONS.items():
         option(name, dest=field, metavar="N", type=float if field == "seconds" else int, help=f"most {what}")
     add(parser, "--quiet", help="no line in the log for each request")
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     with listen(args.host, args.port) as listener:  # before the models are read: a port that is taken is told at once
-        app = create_app(open_models(args.models, args.device, args.threads or 0), limits)
+        app = create_app(open_models(args.models, args.device, args.engine), limits)
         set_up_log(args.quiet)
         app.state.service.warm_up()
         host, port = listener.getsockname()[:2]
@@ -99,10 +99,8 @@ def set_up_log(quiet: bool) -> None:
     warnings.filterwarnings("ignore", module="PIL")
 
 
-def open_models(named: list[str], device: str | None, threads: int) -> dict[str, Any]:
+def open_models(named: list[str], device: str | None, engine: str = "torch") -> dict[str, Any]:
     """Models by name: NAME=PATH, or a name made from the path."""
-    from aquamam.export.runner import OnnxModel
-
     models: dict[str, Any] = {}
     for text in named:
         name, equals, path = text.partition("=")
@@ -110,8 +108,7 @@ def open_models(named: list[str], device: str | None, threads: int) -> dict[str,
             name, path = name_of(text), text
         if not name or name in models:
             raise InputError(f"models need different names, got {text!r}; try other={path or 'die'}.")
-        onnx = path.endswith((".onnx", ".json"))
-        models[name] = OnnxModel(path, threads=threads) if onnx else load_model(path, device)
+        models[name] = load_model(path, device, engine)
     return models
 
 

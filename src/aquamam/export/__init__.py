@@ -1,1 +1,2 @@
-"""Models as ONNX graphs: onnx writes them, runner (OnnxModel) runs them in onnxruntime behind the usual posterior."""
+"""Models outside torch: `onnx` writes an AQuaMaM as ONNX graphs, `runner` puts the posterior back on top of them, `engine` loads a
+model to be run by torch or by onnxruntime."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from aquamam import __version__
+from aquamam.checkpoints.checkpoint import describe
 from aquamam.errors import InputError
 from aquamam.export.runner import FORMAT, Files, OnnxModel
 from aquamam.files import write_bytes, write_json
@@ -51,17 +52,13 @@ class Decoder(nn.Module):
     def forward(self, step: Tensor, chart: Tensor, component: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         model, layers = self.model, len(self.model.blocks)
         first = step == 0
-        component = component / model.cells.chart.half_width
-        x, later = (
-            model.components[c](component) + model.position[c - 2]  # type: ignore[operator]
-            for c in (0, 1)
-        )
-        x = torch.where(first, x, later)
-        if model.cells.chart.count > 1:
-            x = x + model.chart_embed(chart)
-        mask = torch.where(first, -torch.inf, 0.0).expand(1, 1)  # the slot of the earlier token, which step 0 does not see
+        tokens = (model.embedded_rotations(chart, component[..., None], range(c, c + 1)) for c in (0, 1))
+        x = torch.where(first, *tokens)
+        mask = torch.where(first, -torch.inf, 0.0).expand(
+            1, 1
+        )  # the slot of the earlier token, which step 0 does not see
         mask = torch.cat([mask, torch.zeros(1, 1)], -1)
-        x, own = x[:, :, None], []
+        own = []
         for i, block in enumerate(model.blocks):
             image, past = KeysValues(*states[2 * i : 2 * i + 2]), states[2 * layers + i][:, :, None]
             x, state = block.extend(x, image, past, mask)  # type: ignore[operator]
@@ -73,81 +70,69 @@ class Decoder(nn.Module):
         return (torch.where(first, second, third), *own)
 
 
+Shape = list[str | int]  # words are sizes that may vary
+EXAMPLE = {"batch": 2, "rotations": 3}  # any sizes but 0 and 1, which the tracer would take for constants
+
+
 class Graph(NamedTuple):
-    """A network with named inputs and outputs and an example of its inputs; shapes are words and numbers."""
+    """A network with named inputs (type and shape) and outputs."""
 
     network: nn.Module
-    inputs: dict[str, tuple[Tensor, list[str | int]]]
-    outputs: dict[str, list[str | int]]
+    inputs: dict[str, tuple[str, Shape]]
+    outputs: dict[str, Shape]
 
     def describe(self) -> dict[str, Any]:
-        kinds = {torch.float32: "float32", torch.int64: "int64"}
         return {
-            "inputs": [{"name": n, "type": kinds[t.dtype], "shape": shape} for n, (t, shape) in self.inputs.items()],
-            "outputs": [{"name": n, "type": "float32", "shape": shape} for n, shape in self.outputs.items()],
+            "inputs": [{"name": name, "type": kind, "shape": shape} for name, (kind, shape) in self.inputs.items()],
+            "outputs": [{"name": name, "type": "float32", "shape": shape} for name, shape in self.outputs.items()],
         }
 
+    def example(self) -> tuple[Tensor, ...]:
+        """Inputs to trace the network with."""
+        sizes = [[EXAMPLE[n] if isinstance(n, str) else n for n in shape] for _, shape in self.inputs.values()]
+        return tuple(
+            torch.zeros(size, dtype=getattr(torch, kind)) for size, (kind, _) in zip(sizes, self.inputs.values())
+        )
 
-def graphs(model: AQuaMaM) -> tuple[Graph, Graph]:
+
+def graphs(model: AQuaMaM) -> dict[str, Graph]:
     """Encoder and decoder of a model, ready to be written."""
-    config, cells = model.config, model.cells
-    batch, rotations = 2, 3  # any sizes but 0 and 1, which the tracer would take for constants
-    layers = range(config.layers)
-    cached: list[str | int] = ["batch", config.heads, config.prefix_tokens + 1, config.dim // config.heads]
-    own: list[str | int] = ["batch", "rotations", 2 * config.dim]
+    config, cells, layers = model.config, model.cells, range(model.config.layers)
+    cached: Shape = ["batch", config.heads, config.prefix_tokens + 1, config.dim // config.heads]
     prefix = {f"{kind}_{i}": cached for i in layers for kind in ("key", "value")}
+    each: Shape = ["batch", "rotations"]
+    own: Shape = [*each, 2 * config.dim]
+    image: Shape = ["batch", config.channels, config.image_size, config.image_size]
+    entry: dict[str, tuple[str, Shape]] = {"image": ("float32", image)}
     if config.embedding == "category":
-        entry: dict[str, tuple[Tensor, list[str | int]]] = {
-            "category": (torch.zeros(batch, dtype=torch.long), ["batch"])
-        }
-    else:
-        side = config.image_size
-        entry = {"image": (torch.rand(batch, config.channels, side, side), ["batch", config.channels, side, side])}
-    encoder = Graph(Encoder(model), entry, {"first_logits": ["batch", cells.first_tokens], **prefix})
-    steps: dict[str, tuple[Tensor, list[str | int]]] = {
-        "step": (torch.tensor(1), []),
-        "chart": (torch.zeros(batch, rotations, dtype=torch.long), ["batch", "rotations"]),
-        "component": (torch.zeros(batch, rotations), ["batch", "rotations"]),
-        **{name: (_example(shape, batch, rotations), shape) for name, shape in prefix.items()},
-        **{f"past_{i}": (_example(own, batch, rotations), own) for i in layers},
+        entry = {"category": ("int64", ["batch"])}
+    steps: dict[str, tuple[str, Shape]] = {
+        "step": ("int64", []),
+        "chart": ("int64", each),
+        "component": ("float32", each),
+        **{name: ("float32", shape) for name, shape in prefix.items()},
+        **{f"past_{i}": ("float32", own) for i in layers},
     }
-    logits: list[str | int] = ["batch", "rotations", cells.bins]
-    return encoder, Graph(Decoder(model), steps, {"logits": logits, **{f"own_{i}": own for i in layers}})
-
-
-def _example(shape: list[str | int], batch: int, rotations: int) -> Tensor:
-    sizes = {"batch": batch, "rotations": rotations}
-    return torch.randn([sizes[n] if isinstance(n, str) else n for n in shape])
+    outputs: dict[str, Shape] = {"logits": [*each, cells.bins], **{f"own_{i}": own for i in layers}}
+    return {
+        "encoder": Graph(Encoder(model), entry, {"first_logits": ["batch", cells.first_tokens], **prefix}),
+        "decoder": Graph(Decoder(model), steps, outputs),
+    }
 
 
 def export(model: nn.Module, path: str | os.PathLike[str]) -> Files:
     """Write NAME.encoder.onnx, NAME.decoder.onnx and NAME.json for a path NAME.onnx; the JSON comes last, so that it only names whole files."""
     if not isinstance(model, AQuaMaM):
-        raise InputError(
-            f"export takes a model of kind 'aquamam', got {getattr(model, 'kind', type(model).__name__)!r}."
-        )
-    files = Files.at(path)
-    model = model.eval()
-    description: dict[str, Any] = {
-        "format": FORMAT,
-        "aquamam": __version__,
-        "kind": model.kind,
-        "config": model.config.to_dict(),
-        "calibration": model.calibration.to_dict(),
-        "info": model.info,
-        "conventions": conventions(model),
-        "graphs": {},
-    }
-    for name, graph, file in zip(("encoder", "decoder"), graphs(model), (files.encoder, files.decoder)):
+        kind = getattr(model, "kind", type(model).__name__)
+        raise InputError(f"ONNX graphs are made of models of kind 'aquamam', got {kind!r}; run it with torch.")
+    files, told = Files.at(path), {}
+    for (name, graph), file in zip(graphs(model.eval()).items(), files):
         blob = to_onnx(graph)
         write_bytes(file, blob)
-        description["graphs"][name] = {
-            "file": file.name,
-            "sha256": hashlib.sha256(blob).hexdigest(),
-            "opset": OPSET,
-            **graph.describe(),
-        }
-    write_json(files.description, description)
+        digest = hashlib.sha256(blob).hexdigest()
+        told[name] = {"file": file.name, "sha256": digest, "opset": OPSET, **graph.describe()}
+    about = {"format": FORMAT, "aquamam": __version__, **describe(model), "conventions": conventions(model)}
+    write_json(files.description, {**about, "graphs": told})
     return files
 
 
@@ -187,14 +172,12 @@ def to_onnx(graph: Graph) -> bytes:
         import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise InputError("export needs onnx and onnxscript; try pip install 'aquamam[export]'.") from error
-    sizes = {name: torch.export.Dim(name, min=1) for name in ("batch", "rotations")}
-    dynamic = [
-        {axis: sizes[n] for axis, n in enumerate(shape) if isinstance(n, str)} for _, shape in graph.inputs.values()
-    ]
-    own = list(inspect.signature(graph.network.forward).parameters)  # the decoder's last one takes all cached states
+        raise InputError("ONNX graphs need onnx and onnxscript; try pip install 'aquamam[export]'.") from error
+    sizes = {name: torch.export.Dim(name, min=1) for name in EXAMPLE}
+    dynamic = [{i: sizes[n] for i, n in enumerate(shape) if isinstance(n, str)} for _, shape in graph.inputs.values()]
+    own = list(inspect.signature(graph.network.forward).parameters)
     shapes: dict[str, Any] = dict(zip(own, dynamic))
-    if len(dynamic) > len(own):
+    if len(dynamic) > len(own):  # the decoder's last parameter takes all cached states
         shapes[own[-1]] = tuple(dynamic[len(own) - 1 :])
     log = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = log.level
@@ -204,7 +187,7 @@ def to_onnx(graph: Graph) -> bytes:
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 graph.network,
-                tuple(example for example, _ in graph.inputs.values()),
+                graph.example(),
                 input_names=list(graph.inputs),
                 output_names=list(graph.outputs),
                 dynamic_shapes=shapes,
@@ -225,15 +208,13 @@ def to_onnx(graph: Graph) -> bytes:
     return proto.SerializeToString()
 
 
+@torch.no_grad()
 def largest_difference(model: AQuaMaM, path: str | os.PathLike[str]) -> float:
     """The largest difference between log densities of a model and of its exported graphs, over a few random inputs and rotations."""
-    generator = torch.Generator().manual_seed(0)
-    config = model.config
+    config, generator = model.config, torch.Generator().manual_seed(0)
     if config.embedding == "category":
         images = torch.randint(config.categories, (3,), generator=generator)
     else:
         images = torch.rand((3, config.channels, config.image_size, config.image_size), generator=generator)
     q = random_quat((16, 3), generator=generator)
-    with torch.no_grad():
-        mine, theirs = (posterior.log_prob(q) for posterior in (model(images), OnnxModel(path)(images)))
-    return float((mine - theirs).abs().max())
+    return float((model(images).log_prob(q) - OnnxModel(path)(images).log_prob(q)).abs().max())

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from aquamam.posterior.calibration import Calibration
+from aquamam.checkpoints.format import modernised
 from aquamam.errors import InputError
 from aquamam.network.images import ImageInput, as_categories, as_image_batch
 from aquamam.network.model import ModelConfig, RotationModel
+from aquamam.posterior.calibration import Calibration
 from aquamam.posterior.sentences import QuaternionSentences
-from aquamam.checkpoints.checkpoint import modernised
 
 FORMAT = "aquamam-onnx-1"
 
@@ -46,17 +46,19 @@ class OnnxModel(RotationModel):
     kind = "aquamam"
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int = 0):
-        """path: NAME.onnx as it was given to `aquamam export`. threads: 0 leaves the choice to onnxruntime."""
+        """path: NAME.onnx as it was given to `aquamam export`. threads: 0 takes as many as torch does."""
         super().__init__()
         files = Files.at(path)
-        _, description = modernised({}, read_description(files))
+        description = modernised(read_description(files))
         self.config = ModelConfig.from_dict(description["config"])
         # the graphs' logits are divided by the temperatures already
         self.calibration = Calibration.from_dict(description.get("calibration", {}))
         self.learn(**description.get("info", {}))
-        self.cells = self.config.cells
-        self.encoder = _session(files.encoder, description["graphs"]["encoder"], threads)
-        self.decoder = _session(files.decoder, description["graphs"]["decoder"], threads)
+        self.cells, self.source = self.config.cells, files.description
+        self.encoder, self.decoder = (
+            _session(file, description["graphs"][name], threads or torch.get_num_threads())
+            for name, file in (("encoder", files.encoder), ("decoder", files.decoder))
+        )
         self.eval()
 
     def posterior(self, images: ImageInput) -> QuaternionSentences:
@@ -64,13 +66,9 @@ class OnnxModel(RotationModel):
 
     def encode(self, images: ImageInput) -> "OnnxPrefix":
         """Run the encoder once for these images."""
-        name = self.encoder.get_inputs()[0].name
         batch = self.prepare(images).numpy()
-        if not len(batch):  # onnxruntime does not take empty batches
-            empty = np.zeros((1, *batch.shape[1:]), batch.dtype)
-            first, *states = (array[:0] for array in self.encoder.run(None, {name: empty}))
-        else:
-            first, *states = self.encoder.run(None, {name: batch})
+        fed = batch if len(batch) else np.zeros((1, *batch.shape[1:]), batch.dtype)  # onnxruntime takes no empty batch
+        first, *states = (out[: len(batch)] for out in self.encoder.run(None, {self.encoder.get_inputs()[0].name: fed}))
         return OnnxPrefix(self, first, states)
 
     def prepare(self, images: ImageInput) -> Tensor:
@@ -106,27 +104,21 @@ class OnnxPrefix:
         seen: Float[Tensor, "rotations batch steps"],
         past: tuple[Tensor, ...] = (),
     ) -> tuple[Float[Tensor, "rotations batch steps bins"], tuple[Tensor, ...]]:
-        config = self.model.config
-        rotations, batch, steps = seen.shape
+        config, (rotations, batch, steps) = self.model.config, seen.shape
         if rotations * batch == 0:
-            return seen.new_zeros((*seen.shape, config.bins)), tuple(
-                seen.new_zeros((rotations, batch, 2 * config.dim)) for _ in range(config.layers)
-            )
-        feed = {"chart": _images_first(chart), **dict(zip(self._prefix_names(), self.states))}
-        own = [_images_first(state) for state in past]
-        if not past:
-            own = [np.zeros((batch, rotations, 2 * config.dim), np.float32) for _ in range(config.layers)]
+            own = tuple(seen.new_zeros((rotations, batch, 2 * config.dim)) for _ in range(config.layers))
+            return seen.new_zeros((*seen.shape, config.bins)), own
+        names = [f"{kind}_{i}" for i in range(config.layers) for kind in ("key", "value")]
+        feed = {"chart": _images_first(chart), **dict(zip(names, self.states))}
+        nothing = np.zeros((batch, rotations, 2 * config.dim), np.float32)
+        states = [_images_first(state) for state in past] or [nothing] * config.layers
         logits = []
-        for step in range(bool(past), bool(past) + steps):
-            feed["step"] = np.array(step, np.int64)
-            feed["component"] = _images_first(seen[..., step - bool(past)])
-            feed |= {f"past_{i}": state for i, state in enumerate(own)}
-            out, *own = self.model.decoder.run(None, feed)
+        for i in range(steps):
+            feed |= {"step": np.array(i + bool(past)), "component": _images_first(seen[..., i])}
+            feed |= {f"past_{layer}": state for layer, state in enumerate(states)}
+            out, *states = self.model.decoder.run(None, feed)
             logits.append(torch.from_numpy(out).transpose(0, 1))
-        return torch.stack(logits, 2), tuple(torch.from_numpy(state).transpose(0, 1) for state in own)
-
-    def _prefix_names(self) -> list[str]:
-        return [f"{kind}_{i}" for i in range(self.model.config.layers) for kind in ("key", "value")]
+        return torch.stack(logits, 2), tuple(torch.from_numpy(state).transpose(0, 1) for state in states)
 
 
 def _images_first(x: Tensor) -> np.ndarray:
@@ -147,18 +139,24 @@ def read_description(files: Files) -> dict[str, Any]:
     return description
 
 
-def _session(path: Path, graph: dict[str, Any], threads: int) -> Any:
+def onnxruntime() -> Any:
+    """The library, or one sentence."""
     try:
         import onnxruntime
     except ImportError as error:
-        raise InputError("running an exported model needs onnxruntime; try pip install 'aquamam[export]'.") from error
+        raise InputError("running ONNX graphs needs onnxruntime; try pip install 'aquamam[export]'.") from error
+    return onnxruntime
+
+
+def _session(path: Path, graph: dict[str, Any], threads: int) -> Any:
+    runtime = onnxruntime()
     try:
         blob = path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"the exported model has no graph at {path}; keep its three files together.") from None
     if hashlib.sha256(blob).hexdigest() != graph["sha256"]:
         raise InputError(f"{path} is not the graph that its description names; export the model again.")
-    options = onnxruntime.SessionOptions()
+    options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(blob, options, providers=["CPUExecutionProvider"])
+    return runtime.InferenceSession(blob, options, providers=["CPUExecutionProvider"])

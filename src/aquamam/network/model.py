@@ -163,6 +163,11 @@ class RotationModel(nn.Module):
         self.view_classes = None if told is None else ViewClasses.from_dict(told)
 
     @property
+    def device(self) -> torch.device:
+        """Where the network runs."""
+        return next(self.parameters(), torch.empty(0)).device
+
+    @property
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
