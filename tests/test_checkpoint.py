@@ -155,7 +155,9 @@ def test_what_is_known_of_an_object_stays_with_that_object():
             return {"objects": list(self.objects)} if self.objects else {}
 
     mesh = solid("die").mesh.hash
-    assert carried_over(die, Pictures(["die"], [{"name": "die", "mesh": mesh}])) == {"view_classes": die.info["view_classes"]}
+    assert carried_over(die, Pictures(["die"], [{"name": "die", "mesh": mesh}])) == {
+        "view_classes": die.info["view_classes"]
+    }
     assert carried_over(die, Pictures(["die"], [{"name": "die", "mesh": "another"}])) == {}
     assert carried_over(die, Pictures(["die"])) == {}
     assert carried_over(die, Pictures(["die", "cube"])) == {}

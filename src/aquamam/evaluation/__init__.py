@@ -1,1 +1,2 @@
-"""How good a model is: evaluate (model and held-out images to figures), results (the figures as values) and metrics (pure functions)."""
+"""How good a model is: evaluate (model and held-out images to figures), results (the figures as values) and metrics
+(pure functions)."""

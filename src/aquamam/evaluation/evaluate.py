@@ -1,7 +1,7 @@
 """From a model and held-out images to figures that one can trust, the same on one process and on many.
 
-Every number about an image is a pure function of model, image, seed and batch size: ranks share out whole batches, and what they found
-is put together in the order of the data before anything is averaged.
+Every number about an image is a pure function of model, image, seed and batch size: ranks share out whole batches, and
+what they found is put together in the order of the data before anything is averaged.
 """
 
 import math
@@ -47,8 +47,9 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model on a data set, or on its first `limit` images; every process of a group gets the whole answer.
 
-    samples: rotations drawn for each image; spread, calibration and the strategy "expected" come from them, and 0 leaves them out.
-    strategies: of "greedy", "beam" and "expected", the first of which gives the headline errors; None takes all that the model has.
+    samples: rotations drawn for each image; spread, calibration and the strategy "expected" come from them, and 0
+    leaves them out. strategies: of "greedy", "beam" and "expected", the first of which gives the headline errors; None
+    takes all that the model has.
     """
     _check(model, dataset, limit, samples, strategies, batch_size)
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -173,7 +174,8 @@ def _judge(
 
 
 def _equivalents(batch: Batch, dataset: RotationDataset) -> tuple[Tensor, Tensor]:
-    """Truths (batch, equivalents, 4) whose likelihood is averaged, and how many are real: those of the data, or the group's."""
+    """Truths (batch, equivalents, 4) whose likelihood is averaged, and how many are real: those of the data, or the
+    group's."""
     parts = [(rows, group.equivalents(batch.rotations[rows, 0], TURNS)) for rows, group in _alone(batch, dataset)]
     most = max([batch.rotations.shape[1], *(q.shape[1] for _, q in parts)])
     repeated = torch.arange(most, device=batch.rotations.device) % batch.rotations.shape[1]

@@ -1,7 +1,8 @@
 r"""Figures that say how good distributions and predictions of rotations are: pure functions on tensors.
 
-Quaternions are xyzw of either sign, angles are radians, log densities with respect to volume pi^2. Where an object looks the same under
-several rotations, all of them are true: `truths` lists them on an axis before the last, or a `SymmetryGroup` makes them from one.
+Quaternions are xyzw of either sign, angles are radians, log densities with respect to volume pi^2. Where an object
+looks the same under several rotations, all of them are true: `truths` lists them on an axis before the last, or a
+`SymmetryGroup` makes them from one.
 """
 
 import math
@@ -39,7 +40,8 @@ def image_log_likelihood(
 def rotation_error(
     q: Float[Tensor, "*#batch 4"], truths: Float[Tensor, "*#batch equivalents 4"], group: SymmetryGroup | None = None
 ) -> Float[Tensor, "..."]:
-    """Geodesic angle from a rotation to the nearest of its truths; with a group, also to the nearest of all that look like the first truth.
+    """Geodesic angle from a rotation to the nearest of its truths; with a group, also to the nearest of all that look
+    like the first truth.
 
     A group is exact where a list only samples a continuous symmetry. Repeated truths change nothing.
     """
@@ -77,7 +79,8 @@ def least_expected_error(samples: Float[Tensor, "samples *batch 4"]) -> Float[Te
     if count == 0:
         raise InputError("the sample of least expected error needs at least one sample, got none.")
     q = samples.reshape(count, -1, 4).transpose(0, 1)  # (images, samples, 4)
-    # |p · q| orders pairs as the angle does and is one product of matrices; what acos loses near zero is under 0.1 degrees
+    # |p · q| orders pairs as the angle does and is one product of matrices; what acos loses near zero is under 0.1
+    # degrees
     expected = torch.acos((q @ q.mT).abs().clamp_max(1)).mean(-1)
     best = expected.argmin(-1)
     return q[torch.arange(len(q), device=q.device), best].reshape(*batch, 4)
@@ -103,7 +106,8 @@ def ks_uniform(u: Float[Tensor, "n"]) -> Float[Tensor, ""]:
 
 
 def ks_p_value(distance: float, n: int) -> float:
-    """Chance of so large a distance from uniform with n truly uniform values (asymptotic, with Stephens' correction for small n)."""
+    """Chance of so large a distance from uniform with n truly uniform values (asymptotic, with Stephens' correction for
+    small n)."""
     root = math.sqrt(n)
     return float(kolmogorov(distance * (root + 0.12 + 0.11 / root)))
 

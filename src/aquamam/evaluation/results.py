@@ -15,7 +15,8 @@ from aquamam.geometry.rotations import LOG_UNIFORM
 
 LEVELS = (0.5, 0.9, 0.95)
 
-# One row an image: index, label, listed, log_likelihood, truth, spread, found, pit, and prediction.S, error.S, plain.S of each strategy S.
+# One row an image: index, label, listed, log_likelihood, truth, spread, found, pit, and prediction.S, error.S, plain.S
+# of each strategy S.
 Columns = dict[str, Tensor]
 
 
@@ -40,7 +41,8 @@ class Errors:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(Errors):
-    """All figures of a set of images; errors are those of the first strategy, symmetry-aware where symmetries are known.
+    """All figures of a set of images; errors are those of the first strategy, symmetry-aware where symmetries are
+    known.
 
     What needs samples is NaN without them.
     """

@@ -1,4 +1,5 @@
-"""Which engine runs a network: torch, or onnxruntime with the graphs of an export. The posterior is the same to rounding."""
+"""Which engine runs a network: torch, or onnxruntime with the graphs of an export. The posterior is the same to
+rounding."""
 
 import contextlib
 import hashlib
@@ -24,8 +25,8 @@ def load(
 ) -> RotationModel:
     """A model in evaluation mode from a bundled name, a checkpoint's path, or NAME.onnx as `aquamam export` wrote it.
 
-    engine: "torch", or "onnx" for onnxruntime on the CPU. The first load of a checkpoint by onnxruntime makes its graphs, which takes
-    seconds, and keeps them in XDG_CACHE_HOME/aquamam.
+    engine: "torch", or "onnx" for onnxruntime on the CPU. The first load of a checkpoint by onnxruntime makes its
+    graphs, which takes seconds, and keeps them in XDG_CACHE_HOME/aquamam.
     """
     if engine not in ENGINES:
         raise InputError(f"engine must be {' or '.join(ENGINES)}, got {engine!r}.")

@@ -1,7 +1,7 @@
-"""AQuaMaM as ONNX: one graph for an image, one for each later token of a rotation, and a JSON file that says what the tensors mean.
+"""AQuaMaM as ONNX: a graph for an image, one for a later token of a rotation, and a JSON file that says what they mean.
 
-The encoder runs once an image and leaves each layer's keys and values behind; the decoder runs one token of any number of rotations against
-them. `aquamam.export.runner` puts the posterior back on top.
+The encoder runs once an image and leaves each layer's keys and values behind; the decoder runs one token of any number
+of rotations against them. `aquamam.export.runner` puts the posterior back on top.
 """
 
 import hashlib
@@ -121,7 +121,7 @@ def graphs(model: AQuaMaM) -> dict[str, Graph]:
 
 
 def export(model: nn.Module, path: str | os.PathLike[str]) -> Files:
-    """Write NAME.encoder.onnx, NAME.decoder.onnx and NAME.json for a path NAME.onnx; the JSON comes last, so that it only names whole files."""
+    """Write NAME.encoder.onnx, NAME.decoder.onnx and, last, NAME.json for a path NAME.onnx."""
     if not isinstance(model, AQuaMaM):
         kind = getattr(model, "kind", type(model).__name__)
         raise InputError(f"ONNX graphs are made of models of kind 'aquamam', got {kind!r}; run it with torch.")
@@ -139,14 +139,13 @@ def export(model: nn.Module, path: str | os.PathLike[str]) -> Files:
 def conventions(model: AQuaMaM) -> dict[str, Any]:
     """What a reader of the tensors has to know besides their shapes."""
     cells, chart = model.cells, model.cells.chart
-    network_input = (
-        f"category, a whole number from 0 to {model.config.categories - 1}"
-        if model.config.embedding == "category"
-        else "RGB in [0, 1], channels first, row 0 at the top; resized with antialiasing, never stretched: the short side is padded in "
-        "the median colour of the border"
+    pixels = (
+        "RGB in [0, 1], channels first, row 0 at the top; resized with antialiasing, never stretched: the short side "
+        "is padded in the median colour of the border"
     )
+    numbers = f"category, a whole number from 0 to {model.config.categories - 1}"
     return {
-        "input": network_input,
+        "input": numbers if model.config.embedding == "category" else pixels,
         "quaternion": "xyzw, unit, q_w >= 0",
         "rotation": "object to camera, x_cam = R x_obj; camera x right, y up, z towards the viewer",
         "log_density": "natural logarithm, with respect to a volume of pi^2 of all rotations (uniform = -2.2895)",
@@ -200,7 +199,7 @@ def to_onnx(graph: Graph) -> bytes:
         log.setLevel(level)
     assert program is not None
     proto = program.model_proto
-    # the exporter notes for every value which line of which file it came from: of no use elsewhere, and most of a small file
+    # the exporter notes which line of which file every value came from: of no use elsewhere, most of a small file
     del proto.graph.value_info[:], proto.graph.metadata_props[:]
     for part in (*proto.graph.node, *proto.graph.initializer, *proto.graph.input, *proto.graph.output):
         del part.metadata_props[:]
@@ -210,7 +209,7 @@ def to_onnx(graph: Graph) -> bytes:
 
 @torch.no_grad()
 def largest_difference(model: AQuaMaM, path: str | os.PathLike[str]) -> float:
-    """The largest difference between log densities of a model and of its exported graphs, over a few random inputs and rotations."""
+    """The largest difference between log densities of a model and of its graphs, over a few random inputs."""
     config, generator = model.config, torch.Generator().manual_seed(0)
     if config.embedding == "category":
         images = torch.randint(config.categories, (3,), generator=generator)

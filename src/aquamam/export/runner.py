@@ -122,7 +122,8 @@ class OnnxPrefix:
 
 
 def _images_first(x: Tensor) -> np.ndarray:
-    """The posterior has rotations first, the graphs have images first: all rotations of an image are then one matrix."""
+    """The posterior has rotations first, the graphs have images first: all rotations of an image are then one
+    matrix."""
     return np.ascontiguousarray(x.detach().transpose(0, 1).cpu().numpy())
 
 

@@ -260,7 +260,8 @@ class AQuaMaM(RotationModel):
     def encoded(self, images: Tensor) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]]:
         """The last state of [START], and what every layer keeps of images in [-1, 1] or of categories."""
         x, layers = self.embed(images), []
-        x = torch.cat([x, self.start.expand(len(x), 1, -1)], 1) + self.position[: x.shape[1] + 1]
+        # shape[0], not len: the exporter would take a length for a constant
+        x = torch.cat([x, self.start.expand(x.shape[0], 1, -1)], 1) + self.position[: x.shape[1] + 1]
         for i, block in enumerate(self.blocks):
             last = i == len(self.blocks) - 1  # of which only [START] is read
             x, keys_values = block.encode(x, slice(-1, None) if last else slice(None))  # type: ignore[operator]

@@ -32,11 +32,12 @@ def calibrate(
     batch_size: int = 64,
     quiet: bool = True,
 ) -> dict[str, Any]:
-    """Score held-out images, keep the scores in `model.calibration`, and return them with the share of the posterior that each level
-    takes ("levels": one for each group).
+    """Score held-out images, keep the scores in `model.calibration`, and return them with the share of the posterior
+    that each level takes ("levels": one for each group).
 
-    The images must be none that the model was trained or chosen on. Save the model afterwards. groups: images are divided into so many
-    by the spread of their posteriors, and each group is calibrated by itself, so that neither sure nor unsure answers pay for the others.
+    The images must be none that the model was trained or chosen on. Save the model afterwards. groups: images are
+    divided into so many by the spread of their posteriors, and each group is calibrated by itself, so that neither sure
+    nor unsure answers pay for the others.
     """
     if samples < 20 or groups < 1:
         raise InputError(f"samples must be at least 20 and groups at least 1, got {samples} and {groups}.")

@@ -48,7 +48,8 @@ class Display:
         self._watch_rate()
 
     def _watch_rate(self) -> None:
-        """Say so once when the rate has fallen under half of the fastest of this run, and again only after it has recovered."""
+        """Say so once when the rate has fallen under half of the fastest of this run, and again only after it has
+        recovered."""
         progress, (images, elapsed) = self.progress, self._mark
         if progress.elapsed - elapsed < SECONDS:
             return
@@ -65,7 +66,8 @@ class Display:
     def validated(self, log_likelihood: float, train: float, ceiling: float | None) -> None:
         """One line for a validation."""
         progress = self.progress
-        line = f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  LL valid {log_likelihood:7.3f}  train {train:7.3f}"
+        line = f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  "
+        line += f"LL valid {log_likelihood:7.3f}  train {train:7.3f}"
         self.say(line + (f"  ceiling {ceiling:.2f}" if ceiling else ""))
 
     def close(self) -> None:

@@ -14,7 +14,8 @@ from aquamam.network.model import RotationModel
 
 @contextmanager
 def process_group(device: str | None = None) -> Iterator[torch.device]:
-    """Join the processes that `torchrun` started, if it did, and yield this one's device: nccl with GPUs, gloo without."""
+    """Join the processes that `torchrun` started, if it did, and yield this one's device: nccl with GPUs, gloo
+    without."""
     local = int(os.environ.get("LOCAL_RANK", 0))
     if device is None:
         device = f"cuda:{local}" if torch.cuda.is_available() else "cpu"

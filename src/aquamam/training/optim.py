@@ -1,7 +1,9 @@
-r"""Which parameters learn by which rule and how fast, and Muon (Jordan et al. 2024): momentum, then the nearest orthogonal matrix.
+r"""Which parameters learn by which rule and how fast, and Muon (Jordan et al. 2024): momentum, then the nearest
+orthogonal matrix.
 
-A step $U V^\top$ of the momentum $M = U S V^\top$ moves a matrix equally along all its singular directions, where Adam's steps are ruled by
-the few largest. Newton's iteration gets there with matrix products alone, which cost little beside a training step.
+A step $U V^\top$ of the momentum $M = U S V^\top$ moves a matrix equally along all its singular directions, where
+Adam's steps are ruled by the few largest. Newton's iteration gets there with matrix products alone, which cost little
+beside a training step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +22,8 @@ SMALLEST = 16  # rows and columns; smaller matrices (colours, coordinates) have 
 
 
 class Muon(torch.optim.Optimizer):
-    """For hidden matrices and convolutions; steps are scaled to be about as long as Adam's, so that one rate serves both."""
+    """For hidden matrices and convolutions; steps are scaled to be about as long as Adam's, so that one rate serves
+    both."""
 
     def __init__(
         self, params: Iterable[dict[str, Any]], lr: float, *, momentum: float = 0.95, weight_decay: float = 0.0

@@ -1,4 +1,5 @@
-"""Named models and how to train them: the paper's, to the letter, small ones that train on two cores, and the other systems."""
+"""Named models and how to train them: the paper's, to the letter, small ones that train on two cores, and the other
+systems."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,17 +31,32 @@ _TOY = ModelConfig(
 _DIE = ModelConfig(bins=500, chart="hemisphere", density="paper", dim=512, heads=8, layers=6, hidden=2048, dropout=0.1)
 # One small encoder for ours and for the others: a convolutional stem to 4 x 4 tokens (docs/log.md has the trials).
 _ENCODER: dict[str, Any] = {
-    "dim": 192, "heads": 6, "layers": 2, "hidden": 576,
-    "image_size": 64, "stem": (16, 48, 96, 192), "stem_blocks": (0, 1, 1, 1), "stem_norm": "batch",
-}  # fmt: skip
+    "dim": 192,
+    "heads": 6,
+    "layers": 2,
+    "hidden": 576,
+    "image_size": 64,
+    "stem": (16, 48, 96, 192),
+    "stem_blocks": (0, 1, 1, 1),
+    "stem_norm": "batch",
+}
 _SMALL = ModelConfig(bins=500, embedding="stem", scaled_heads=True, **_ENCODER)
 _FAST = TrainConfig()
 _OTHER = replace(_FAST, smoothing=0.0, validation_size=500)
 # IPDF's own recipe: rate 1e-4 after 1,000 steps of warm-up, then cosine over 300,000.
 _IPDF = replace(
-    _OTHER, steps=300_000, optimizer="adam", lr=1e-4, head_rate=1.0, betas=(0.9, 0.999), weight_decay=0.0, clip=0.0, averaging=0.0,
-    warmup=1 / 300, validation_size=200,
-)  # fmt: skip
+    _OTHER,
+    steps=300_000,
+    optimizer="adam",
+    lr=1e-4,
+    head_rate=1.0,
+    betas=(0.9, 0.999),
+    weight_decay=0.0,
+    clip=0.0,
+    averaging=0.0,
+    warmup=1 / 300,
+    validation_size=200,
+)
 
 PRESETS: dict[str, Preset] = {
     "toy": Preset(model=_TOY, train=PAPER),

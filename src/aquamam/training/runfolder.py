@@ -73,7 +73,8 @@ class RunFolder:
             differ += [f"{part}.{key}" for key in mine if key not in FREE and theirs.get(key) != mine[key]]
         if differ:
             raise InputError(
-                f"{self.path} holds another run: {', '.join(differ[:3])} differ; use another folder, or the same settings to go on."
+                f"{self.path} holds another run: {', '.join(differ[:3])} differ; use another folder, or the same "
+                "settings to go on."
             )
         return tensors, Progress(**description["progress"])
 
@@ -95,7 +96,8 @@ class RunFolder:
             self._board.flush()
 
     def trim_log(self, step: int) -> None:
-        """Drop lines of steps that a kill has undone, and a half-written last one; at step 0 make room for a new run."""
+        """Drop lines of steps that a kill has undone, and a half-written last one; at step 0 make room for a new
+        run."""
         self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / "log.jsonl"
         lines = path.read_text().splitlines() if path.exists() and step else []

@@ -1,4 +1,5 @@
-"""Before a run: whether data and model fit, and what is taken over from the model that it starts from, besides the weights."""
+"""Before a run: whether data and model fit, and what is taken over from the model that it starts from, besides the
+weights."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,8 @@ from aquamam.training.config import TrainConfig
 
 
 def inherited(start: RotationModel, data: RotationDataset) -> dict[str, Any]:
-    """The calibration of the logits, without which the weights mean something else, and what is still known of the object.
+    """The calibration of the logits, without which the weights mean something else, and what is still known of the
+    object.
 
     Conformal scores are left behind: they say nothing about new weights.
     """

@@ -1,7 +1,7 @@
 """Temperatures: one number a token by which its logits are divided, found on held-out images.
 
-A network is often less sure, or surer, than its errors allow. Dividing the logits of a token cannot change which bin is the likeliest, only
-how sharp its distribution is.
+A network is often less sure, or surer, than its errors allow. Dividing the logits of a token cannot change which bin is
+the likeliest, only how sharp its distribution is.
 """
 
 import math
@@ -36,7 +36,8 @@ class HeldOutToken(NamedTuple):
 
 
 def temper(model: AQuaMaM, dataset: RotationDataset, limit: int = 1000) -> tuple[float, ...]:
-    """Find the temperatures of `model` with the highest likelihood of held-out images, in place; returns by how much they changed."""
+    """Find the temperatures of `model` with the highest likelihood of held-out images, in place; returns by how much
+    they changed."""
     changes = tuple(_best_temperature(token, model.cells) for token in held_out_tokens(model, dataset, limit))
     before = model.calibration.temperatures
     temperatures = (*(round(old * new, 6) for old, new in zip(before, changes)), *before[len(changes) :])

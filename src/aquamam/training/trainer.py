@@ -1,7 +1,8 @@
 """From a data set to a model, never losing work: resumable, averaged, the same on one process and on many.
 
-Batch `step` is a pure function of the data's seed and the step, so a run's whole state is: weights, their running mean, the optimiser's
-moments, the random state, and a few numbers. It is written atomically to OUT/state.safetensors; a killed run goes on from there.
+Batch `step` is a pure function of the data's seed and the step, so a run's whole state is: weights, their running mean,
+the optimiser's moments, the random state, and a few numbers. It is written atomically to OUT/state.safetensors; a
+killed run goes on from there.
 """
 
 import json
@@ -163,8 +164,8 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
         if not torch.isfinite(loss) or not torch.isfinite(norm):
             raise TrainingStopped(
-                f"the loss or its gradient is not finite at step {step} (loss {float(loss.detach()):.4g}); the last good "
-                f"checkpoint is in {self.out}; try a lower lr than {config.lr:g}."
+                f"the loss or its gradient is not finite at step {step} (loss {float(loss.detach()):.4g}); "
+                f"the last good checkpoint is in {self.out}; try a lower lr than {config.lr:g}."
             )
         for optimizer in self.optimizers:
             optimizer.step()
@@ -242,8 +243,8 @@ class Trainer:
             yield
         except OSError as error:
             raise TrainingStopped(
-                f"{self.out} cannot be written at step {self.progress.step} ({error.strerror or error}); what was saved before is "
-                "whole: make room and run the same command again."
+                f"{self.out} cannot be written at step {self.progress.step} ({error.strerror or error}); what was "
+                "saved before is whole: make room and run the same command again."
             ) from error
 
     def resume(self) -> None:
