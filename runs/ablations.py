@@ -1,6 +1,6 @@
-"""One change at a time on the die, equal numbers of images: python runs/ablations.py [--steps 600] [--seeds 0 1 2] [--out runs/ablations]
+"""One change at a time on the die, equal numbers of images: python runs/ablations.py [--steps 600] [--seeds 0 1 2]
 
-Every training and evaluation is a stage of its own that is skipped when its result is there, so the command can be stopped and run again.
+A variant whose result is there is not run again, so the command can be stopped and started.
 The table is printed, and written to OUT/ablations.md; OUT/ablations.json has every figure.
 """
 
@@ -89,9 +89,8 @@ def table(found: list[dict]) -> str:
         errors = " | ".join(
             f"{mean(f'{name}_mean'):.1f}° / {mean(f'{name}_median'):.1f}°" for name in ("greedy", "beam", "expected")
         )
-        lines.append(
-            f"| {title} | {len(rows)} | {mean('mean_log_likelihood'):.2f}{spread} | {errors} | {mean('greedy_acc15'):.1%} |"
-        )
+        likelihood = f"{mean('mean_log_likelihood'):.2f}{spread}"
+        lines.append(f"| {title} | {len(rows)} | {likelihood} | {errors} | {mean('greedy_acc15'):.1%} |")
     return "\n".join(lines)
 
 

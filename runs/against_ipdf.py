@@ -1,8 +1,8 @@
-"""IPDF with the same encoder, data and time, judged beside a model of ours: python runs/against_ipdf.py NAME IPDF_RUN OUR_CHECKPOINT [--images 40]
+"""IPDF with the same encoder, data and time beside a model of ours: python runs/against_ipdf.py NAME IPDF_RUN OURS
 
-IPDF trained by `aquamam train ipdf-small --data render:NAME --set negatives=255 ...` is normalised as in its paper, on the grid of
-2,359,296 rotations turned to the true one: its log-likelihoods cannot pass 12.38. Both models see the same fresh renders, of a seed that
-no training used; errors are to the nearest equivalent of the true rotation.
+IPDF trained by `aquamam train ipdf-small --data render:NAME --set negatives=255 ...` is normalised as in its paper, on the
+grid of 2,359,296 rotations turned to the true one: its log-likelihoods cannot pass 12.38. Both models see the same fresh
+renders, of a seed that no training used; errors are to the nearest equivalent of the true rotation.
 """
 
 import argparse

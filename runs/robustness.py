@@ -1,6 +1,6 @@
 """How a bundled model fares on renders that differ from its training's: python runs/robustness.py NAME [COUNT]
 
-Light, background, blur, noise and framing change one at a time, then all together; the first line is training's own setting.
+Light, background, blur, noise and framing change one at a time, then together; the first line is training's setting.
 """
 
 import json

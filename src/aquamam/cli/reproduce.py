@@ -1,4 +1,4 @@
-"""`aquamam reproduce`: an experiment of the paper, its numbers as a table and OUT/NAME.json, its figures as PNG, its section as HTML."""
+"""`aquamam reproduce`: an experiment of the paper as a table, OUT/NAME.json, PNG figures and a page."""
 
 import argparse
 import os
@@ -51,7 +51,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--device": {"help": "where the models are fitted: cpu, cuda, ...; the rest is on the CPU (default: cpu)"},
     "--optimizer": {
         "choices": ["fast", "paper"],
-        "help": "of AQuaMaM; fast: minutes; paper: Adam 1e-4, random batches, halved on plateaus (default: by the scale)",
+        "help": "of AQuaMaM; paper: Adam 1e-4, random batches, halved on plateaus (default: by the scale)",
     },
     "--batches": {
         "choices": ["expected", "sampled"],

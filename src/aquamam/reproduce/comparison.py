@@ -1,6 +1,6 @@
-r"""All systems on distributions of known density: the same draws, the same CPU time, the same measure, and the entropy beside it.
+r"""All systems on distributions of known density: same draws, CPU time and measure, and the entropy.
 
-The distributions are those of Liu et al. (2023), redrawn as mixtures of Bingham distributions, whose densities and draws are exact:
+Those of Liu et al. (2023) as mixtures of Bingham distributions, whose densities and draws are exact:
 
 - peak: one rotation, with a spread;
 - cone: all rotations about one axis, $z = (-κ, -κ, 0, 0)$, which is a great circle of quaternions;
@@ -140,7 +140,7 @@ class Target:
 
 def _mixture(centres: Float[Tensor, "components 4"], free: int = 1) -> BinghamMixture:
     """Components of equal weight at these rotations, without concentration in the last `free` directions."""
-    # a component of the quaternion is half of the rotation vector's: exp(-k y^2) has variance 1 / (2 k) = (spread / 2)^2
+    # a quaternion's component is half of the rotation vector's: exp(-k y^2) has variance 1 / (2 k) = (spread / 2)^2
     z = torch.tensor([-2 / SPREAD**2] * (4 - free) + [0.0] * free, dtype=torch.float64)
     count = len(centres)
     weight = torch.full((1, count), -math.log(count), dtype=torch.float64)

@@ -1,7 +1,7 @@
 r"""Figures 1 to 3 of the paper, which need no trained model.
 
-- Figure 1, `unimodal`: the likeliest single Bingham distribution for two rotations peaks at their middle, which is neither.
-- Figure 2, `hemisphere`: a mixture of uniforms on the disk becomes a density on the hemisphere, $p(x, y, z) = p(x, y)\, z$.
+- Figure 1, `unimodal`: the likeliest Bingham distribution for two rotations peaks in the middle.
+- Figure 2, `hemisphere`: uniforms on the disk become a density on the hemisphere, $p(x, y, z) = p(x, y)\, z$.
 - Figure 3, `constraint`: given q_x, which bins of q_y are legal, which are not, and which one is cut.
 """
 
@@ -140,7 +140,7 @@ def hemisphere(
         "mean_density": float(density.mean()),
         "standard_error": float(density.std() / math.sqrt(shown)),
         "true_density": TRUE_DENSITY,
-        # E[p z] = (1 / 2 pi) sum P A / w^2: a bin that the rim cuts spreads its probability over its part outside the disk too
+        # E[p z] = (1 / 2 pi) sum P A / w^2: a bin at the rim has probability outside the disk, too
         "expected_mean_density": float(TRUE_DENSITY * (counts / points * areas).sum() / whole),
         "mean_density_cut_bins": float((density * whole / areas[cell]).mean()),
         **{"points": points, "bins": bins, "shown": shown, "seed": seed},
@@ -184,9 +184,9 @@ KINDS = {
 
 
 def bins_of_next(first: float, bins: int) -> list[dict[str, Any]]:
-    """The non-negative bins [a, b) of q_y given q_x: what they are, their (cut) width, and whether the network's rule masks them.
+    """The non-negative bins [a, b) of q_y given q_x: their kind, their (cut) width, and whether the network masks them.
 
-    The mask is by the inner edges of the bins chosen so far (Section A.2): it never forbids a bin that some q_x of its bin allows.
+    The mask is by inner edges (Section A.2): it never forbids a bin that some q_x of the first bin allows.
     """
     cells, room = Cells.make("hemisphere", bins, "paper"), math.sqrt(1 - first**2)
     q = canonical(torch.tensor([first, 0.0, 0.0, room], dtype=torch.float64))

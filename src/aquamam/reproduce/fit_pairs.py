@@ -1,7 +1,7 @@
-"""Fitting a model to (category, rotation) pairs: Adam on the exact expected loss or on random batches, resumable to the bit.
+"""Fitting a model to (category, rotation) pairs: exact expected loss or random batches, resumable to the bit.
 
-The paper's toy data has 63 pairs and six categories, so its expected loss is a sum of 63 terms. Each category is encoded once a step, and
-AQuaMaM's head reads only what a pair needs. A random batch is the same sum with the drawn multiplicities as weights.
+The paper's toy data has 63 pairs and six categories, so its expected loss is a sum of 63 terms. Each category is encoded
+once a step, and AQuaMaM's head reads only the pairs. A random batch is the same sum with drawn multiplicities as weights.
 """
 
 import io
@@ -32,7 +32,7 @@ PATIENCE = 5  # plateau: epochs without improvement before the rate is halved
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """The rotations of each category side by side, and the pairs' probabilities, zero where a column has fewer rotations."""
+    """Rotations of each category side by side, and their probabilities: zero fills columns with fewer."""
 
     q: Float[Tensor, "rotations categories 4"]  # xyzw, float64
     weight: Float[Tensor, "rotations categories"]  # float64, sums to one
@@ -83,8 +83,7 @@ class Pairs:
         return cells.log_factor(point, cells.locate(point))
 
     def ceiling(self, cells: Cells) -> float:
-        """The largest mean log-probability of the sentences that any network can reach: with each token's best conditional
-        distribution given what the network sees."""
+        """The largest mean log-probability of sentences: each token's best distribution given what a network sees."""
         weight, category = self.weight[self.real], self.real.nonzero()[:, 1]
         point = cells.chart.split(self.q[self.real])
         cell = cells.locate(point)
@@ -102,7 +101,7 @@ class Pairs:
 
 
 def sentence_log_probs(model: AQuaMaM, pairs: Pairs) -> Float[Tensor, "pairs"]:
-    """Log-probabilities of the real pairs' sentences, row by row: each category is encoded once, and only they meet the head."""
+    """Log-probabilities of the real pairs' sentences; each category is encoded once, the head reads only these."""
     cells, device = model.cells, model.start.device
     point = cells.chart.split(pairs.q)
     cell = cells.locate(point)
@@ -156,9 +155,9 @@ class FitConfig:
         return self.lr * up * down
 
 
-# Ours. Nearly all bins never occur, and their gradients shrink with their probability, so Adam must forget large gradients soon (beta2)
-# and see tiny ones (eps); a larger rate for the head pushes them down. Two rotations of the toy's last viewpoint differ by 1.7e-4 in q_x;
-# telling them apart takes large weights in g (its larger rate) and calm elsewhere (the early decay).
+# Ours. Nearly all bins never occur, and their gradients shrink with their probability, so Adam must forget large gradients
+# soon (beta2) and see tiny ones (eps); a larger rate for the head pushes them down. Two rotations of the last viewpoint
+# differ by 1.7e-4 in q_x; telling them apart takes large weights in g (its rate) and calm elsewhere (the early decay).
 FAST = FitConfig()
 PLAIN = replace(FAST, eps=1e-8, component_rate=1.0, head_rate=1.0)
 # Section A.5.1 of the paper: 624 epochs of 40,000 samples.
@@ -166,7 +165,7 @@ PAPER = replace(PLAIN, batches="sampled", steps=624 * 313, lr=1e-4, decay="plate
 
 
 class Fit:
-    """One fit of a model to pairs; `curve` holds the loss before each step, which for AQuaMaM is the NLL of a sentence."""
+    """One fit of a model to pairs; `curve` holds the loss before each step, AQuaMaM's NLL of a sentence."""
 
     kept = ("curve", "seconds", "cpu_seconds", "factor", "best", "bad_epochs", "idle_halvings")  # in a saved state
 
@@ -191,7 +190,7 @@ class Fit:
         return self.cpu_seconds / self.config.seconds if self.config.seconds else len(self.curve) / self.config.steps
 
     def run(self, title: str | None = None) -> "Fit":
-        """Go on to the end from the saved state, if there is one; the fitted model is left on the CPU, in evaluation mode."""
+        """Go on to the end, from the saved state if there is one; leaves the model on the CPU and in evaluation mode."""
         self.resume()
         saved = wall = time.monotonic()
         cpu = time.process_time()

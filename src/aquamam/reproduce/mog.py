@@ -1,4 +1,4 @@
-"""AQuaMaM-MoG (the paper's appendix): why its change of variables strains a mixture of Gaussians, and where its samples fall."""
+"""AQuaMaM-MoG (the paper's appendix): the strain of its change of variables, and its samples."""
 
 from pathlib import Path
 from typing import Any

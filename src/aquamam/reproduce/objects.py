@@ -1,4 +1,4 @@
-"""The die and the cylinder (Section 4.2 and the appendix): held-out figures of a trained model, and its pictures (Figures 7 to 9)."""
+"""The die and the cylinder (Section 4.2 and the appendix): a trained model judged, and Figures 7 to 9."""
 
 import math
 from dataclasses import replace
@@ -27,7 +27,7 @@ KEPT = (
 
 
 class View(NamedTuple):
-    """A rotation worth a picture; the ball holds the paper's 499 samples and 500 uniform rotations unless told otherwise."""
+    """A rotation worth a picture, and how many rotations its ball holds: the paper's numbers by default."""
 
     file: str
     rotvec: tuple[float, float, float]  # radians
@@ -49,8 +49,8 @@ def checkpoint_of(name: str, given: str | None) -> Path:
     """The checkpoint to show: the given one, or the bundled one of that name."""
     if given is None and name not in bundled():
         raise InputError(
-            f"there is no bundled model {name!r}; train one with `aquamam train {name}-small --data render:{name} --out runs/{name}` "
-            f"and give it with --model runs/{name}."
+            f"there is no bundled model {name!r}; train one with `aquamam train {name}-small --data render:{name} "
+            f"--out runs/{name}` and give it with --model runs/{name}."
         )
     return resolve(given or name)
 

@@ -1,4 +1,4 @@
-"""The peak experiment (appendix of the paper): all probability on one rotation, so the bins alone bound the log-likelihood."""
+"""The peak experiment (appendix of the paper): one rotation has all probability; the bins are the bound."""
 
 import math
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ QUICK = replace(FAST, steps=300)
 
 
 def peak_rotation() -> Tensor:
-    r"""The default rotation (xyzw): about the axis (1, 2, 3), by the angle at which N = 50,257 bins allow exactly the paper's 29.51.
+    r"""About the axis (1, 2, 3), by the angle at which N = 50,257 bins allow exactly the paper's 29.51 (xyzw).
 
-    The paper does not say which rotation it used, and the ceiling $\ln(N^3 q_w / 8)$ depends on it: 29.51 needs q_w = 0.4126, an angle
-    of 131.3 degrees.
+    The paper does not say which rotation it used, and the ceiling $\ln(N^3 q_w / 8)$ depends on it: 29.51 needs
+    q_w = 0.4126, an angle of 131.3 degrees.
     """
     q_w = math.exp(PAPER - 3 * math.log(model_config("toy").bins / 2))
     axis = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64) / math.sqrt(14)

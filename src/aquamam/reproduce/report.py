@@ -1,7 +1,8 @@
-"""What an experiment leaves behind: OUT/NAME.json, figures in one style and a page; and the report that binds all pages into one.
+"""What an experiment leaves behind: OUT/NAME.json, figures in one style and a page; and a report that binds all pages.
 
-Experiments return values. What is said of them stands in `sections.md`, with fields for the values; a section is that text, filled in:
-{"name", "title", "rows": [{"what", "here", "paper", "ceiling"}], "text", "reductions", "figures": [{"file", "caption"}]}.
+Experiments return values. What is said of them stands in `sections.md`, with fields for the values. A section is that text,
+filled in: {"name", "title", "rows": [{"what", "here", "paper", "ceiling"}], "text", "reductions", "figures": [{"file",
+"caption"}]}.
 """
 
 import json
@@ -21,7 +22,7 @@ from aquamam.errors import InputError
 from aquamam.files import write_json, write_text
 from aquamam.pages.page import image_uri, page
 
-LEAD = "Log-likelihoods are with respect to volume π² (uniform: −2.2895) unless said otherwise; rotations are quaternions xyzw."
+LEAD = "Log-likelihoods are with respect to volume π² (uniform: −2.2895) unless said otherwise; quaternions are xyzw."
 # Okabe and Ito's colours, which colour-blind readers can tell apart
 BLUE, ORANGE, BLACK, GREY = "#0072B2", "#D55E00", "#222222", "#8A8A8A"
 STYLE: Any = {
@@ -47,7 +48,7 @@ def template(name: str) -> str:
 
 
 def fill(name: str, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The section that `sections.md` has under the names of the parts, with their values; the first one's title is the section's.
+    """The section that `sections.md` has under the names of the parts, with their values, and under its own title.
 
     What it says of reductions is left out where a part's values have "reduced": False.
     """
@@ -148,7 +149,7 @@ def bind(
 ) -> Report:
     """Run experiments into OUT/NAME each and bind OUT/report.html.
 
-    keep: take OUT/NAME/NAME.json as it is where it is there. The page names an `optional` experiment that lacks its input.
+    keep: take OUT/NAME/NAME.json where it is there. The page names an `optional` experiment that lacks its input.
     """
     if unknown := [name for name in only or () if name not in runs]:
         raise InputError(f"experiments are {', '.join(runs)}, got {', '.join(unknown)}.")

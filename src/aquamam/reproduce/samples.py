@@ -1,4 +1,4 @@
-"""The test of samples that every system of the toy experiment takes, in numbers and figures: distances to the modes, and the modes' shares."""
+"""The test of samples that every system of the toy takes: distances to the modes, and the modes' shares."""
 
 import math
 from pathlib import Path
@@ -29,7 +29,7 @@ class Drawn(NamedTuple):
 
 
 def draw(posterior: RotationDistribution, pairs: Pairs, count: int, seed: int) -> Drawn:
-    """Sample; AQuaMaM as the paper does (Listing 3): bins given values drawn in the bins before, then a point of the cell."""
+    """Sample; AQuaMaM as in Listing 3: bins given values drawn in the bins before, then a point of the cell."""
     generator = torch.Generator().manual_seed(seed)
     counts = torch.randint(pairs.categories, (count,), generator=generator).bincount(minlength=pairs.categories)
     kept = torch.arange(int(counts.max()))[:, None] < counts  # every viewpoint gets the largest of the counts
@@ -66,7 +66,7 @@ def judge(pairs: Pairs, drawn: Drawn, seed: int = 0) -> dict[str, Any]:
 
 
 def compare_shares(counts: np.ndarray, random: np.random.Generator, trials: int = 4000) -> dict[str, Any]:
-    """Total variation between sampled and uniform shares beside what sampling the truth gives, and the chi-square p-value."""
+    """Total variation of sampled from uniform shares, the same for samples of the truth, and the chi-square p."""
     n, modes = int(counts.sum()), len(counts)
     truth = np.full(modes, 1 / modes)
     simulated = np.abs(random.multinomial(n, truth, size=trials) / max(n, 1) - truth).sum(1) / 2
@@ -86,8 +86,8 @@ def verdict(viewpoints: list[dict[str, Any]]) -> str:
     worst = max(rows, key=lambda row: row["total_variation"] / max(row["total_variation_of_truth"], 1e-12))
     failed = sum(row["p_value"] < 0.001 for row in rows)
     return (
-        f"{failed} of {len(rows)} viewpoints with several rotations fail the chi-square test at p < 0.001; the worst, viewpoint "
-        f"{worst['viewpoint']}, has a total variation of {worst['total_variation']:.3f} where sampling the truth gives "
+        f"{failed} of {len(rows)} viewpoints with several rotations fail the chi-square test at p < 0.001; the worst, "
+        f"viewpoint {worst['viewpoint']}, has a total variation of {worst['total_variation']:.3f} where sampling the truth gives "
         f"{worst['total_variation_of_truth']:.3f}"
     )
 

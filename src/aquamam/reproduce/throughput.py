@@ -1,4 +1,4 @@
-"""The throughput claim (Section 4.2 of the paper: 52 times IPDF on a GPU), on this machine, with the same small encoder on both sides."""
+"""Throughput against IPDF (Section 4.2: 52 times on a GPU) on this machine, with one small encoder for both."""
 
 import statistics
 import time
@@ -20,7 +20,7 @@ REPEATS = {"aquamam": 10, "ipdf": 1}  # in each round: ours takes milliseconds
 
 
 def interleaved(works: dict[str, Callable[[], object]], rounds: int) -> tuple[Seconds, Seconds]:
-    """Wall-clock and CPU seconds of each work, in alternation after one warm-up each, so that a noisy machine troubles all equally."""
+    """Wall-clock and CPU seconds of works in alternation, so that a noisy machine troubles all equally."""
     wall: Seconds = {name: [] for name in works}
     cpu: Seconds = {name: [] for name in works}
     with tqdm(total=(rounds + 1) * len(works), desc="throughput", unit="run", disable=None) as bar:

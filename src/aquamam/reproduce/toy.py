@@ -1,4 +1,4 @@
-"""The toy experiment (Section 4.1 of the paper): six viewpoints, 63 rotations; AQuaMaM, IPDF and AQuaMaM-MoG, judged by one test."""
+"""The toy experiment (Section 4.1 of the paper): six viewpoints, 63 rotations, three systems judged by one test."""
 
 import math
 import time
@@ -113,7 +113,7 @@ def run_system(system: str, pairs: Pairs, out: Path, scale: Scale, samples: int,
 
 
 def _aquamam(model: AQuaMaM, pairs: Pairs, fit: Fit) -> tuple[dict[str, Any], RotationDistribution]:
-    """And what the model itself says, without sampling noise: probability outside the true sentences, and total variation inside."""
+    """With what the model itself says: probability outside the true sentences, and total variation inside."""
     weight, category = pairs.weight[pairs.real], pairs.real.nonzero()[:, 1]
     log_p = sentence_log_probs(model, pairs).double()
     shares = [log_p[category == i].exp() for i in range(pairs.categories)]
@@ -175,7 +175,7 @@ def run(
     systems: Sequence[str] = ("aquamam",),
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """The whole experiment; returns what OUT/toy.json holds: one system's result, and those of the others under their names.
+    """The whole experiment; returns what OUT/toy.json holds: one system's result, and others under their names.
 
     device: where the models are fitted.
     """
