@@ -52,7 +52,7 @@ def pairs() -> Pairs:
 @pytest.fixture(scope="module")
 def learned(pairs) -> Fit:
     # with so few bins the paper's density would show the network other values in sampling than in training
-    return Fit(make(replace(TINY, density="cells")), pairs, replace(FAST, steps=500)).run()
+    return Fit(make(replace(TINY, density="cells")), pairs, replace(FAST, steps=400)).run()
 
 
 # --- data and ceilings ------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_a_tiny_toy_learns_to_its_ceiling(learned, pairs):
     best = ceiling(pairs, learned.model)
     assert best - 0.01 < log_likelihood(learned.model, pairs) <= best + 1e-4
     assert learned.curve[0] > 10
-    assert len(learned.curve) == 500
+    assert len(learned.curve) == 400
 
 
 @pytest.mark.parametrize("batches", ["expected", "sampled"])
