@@ -354,7 +354,7 @@ def test_links_between_pages_lead_somewhere():
 
 
 def test_the_site_is_built_without_a_warning_and_needs_no_other_host(tmp_path):
-    """`strict` in mkdocs.yml: a broken link, a page without a place in the menu, an unknown name of the reference end the build."""
+    """`strict` in mkdocs.yml: a broken link, a page outside the menu or an unknown name of the reference ends it."""
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)

@@ -1,4 +1,4 @@
-"""Formulas of docstrings become MathML while the site is built: browsers show it by themselves, without scripts or fonts from elsewhere."""
+"""Formulas of docstrings become MathML while the site is built, which browsers show without scripts or fonts."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""What mkdocstrings reads is made fit for Markdown: comments beside fields are their documentation, stars of shapes are no emphasis."""
+"""What mkdocstrings reads, for Markdown: comments beside fields document them, stars of shapes are no emphasis."""
 
 import re
 from functools import cache

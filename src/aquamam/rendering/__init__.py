@@ -1,6 +1,7 @@
 """Images of triangle meshes under rotations, from pip packages alone.
 
 meshes (Mesh, load_mesh), solids (solid, open_object), render (render, RenderSettings, contact_sheet), raster (the
-compiled loop) and known (known_object). torch, SciPy, numba and trimesh are imported when first needed, so that
-rendering processes start in a moment.
+compiled loop) and known (known_object). photo draws photograph-like images, with lights, backdrop and sensor;
+simplify reduces large meshes. torch, SciPy, numba and trimesh are imported when first needed, so that rendering
+processes start in a moment.
 """
