@@ -334,7 +334,7 @@ def test_code_for_cpp_restricts_as_the_package_does(tmp_path, generator, by_volu
 def test_the_picture_of_the_readme_is_one_that_the_demo_writes():
     read = set(re.findall(r"out/demo/[\w-]+\.png", (ROOT / "README.md").read_text()))
     assert read
-    assert read <= {f"out/demo/{view.name}-input.png" for view in VIEWS}
+    assert read <= {f"out/demo/{name}-input.png" for name in VIEWS}
 
 
 def test_the_table_from_equation_to_function_names_what_exists():

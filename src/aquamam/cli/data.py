@@ -23,7 +23,7 @@ MANY_CLASSES = 12  # more are counted, not listed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    inspect = actions.add_parser("inspect", help="print what was found, write a contact sheet")
+    inspect = actions.add_parser("inspect", help="print what was found", formatter_class=parser.formatter_class)
     option = inspect.add_argument
     option("path", type=Path, metavar="PATH", help="folder of the data set, or a CSV file")
     option("--split", help="only this one (default: all)")

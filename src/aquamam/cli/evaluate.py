@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.options import SHARED, add, existing_data, rendered_objects
+from aquamam.cli.options import SHARED, add, columns, existing_data, rendered_objects
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ EXAMPLES = """\
 RENDERED = 10_000  # images rendered where there is no data set
 SEED = 2**31  # of those: training seeds are small, and no training renders a split called test
 MANY_CLASSES = 40  # more are in the JSON only
+ERRORS = ("mean", "median", "Acc@15", "Acc@30")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,11 +110,11 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
     trained: dict[str, Any] = getattr(model, "info", {}).get("data", {})
     if source is None:
         names = [str(thing.get("name")) for thing in trained.get("objects", ()) if isinstance(thing, dict)]
-        if not names:
-            raise InputError("this model does not say what it was trained on; give --data DIR or --data render:NAME.")
-        if unknown := [name for name in names if name not in NAMES]:
-            hint = "give --data DIR or --data render:MESHFILE"
-            raise InputError(f"this model was trained on {unknown[0]}, which is not a solid of ours; {hint}.")
+        if not names or not set(names) <= set(NAMES):
+            told = (
+                f"was trained on {', '.join(names)}, not all solids of ours" if names else "does not say what it shows"
+            )
+            raise InputError(f"this model {told}; give --data DIR or --data render:NAME, a solid or a mesh file.")
         source = ",".join(names)
     settings = replace(RenderSettings.from_dict(trained.get("settings", {})), size=size)
     options: dict[str, Any] = {"seed": seed, "split": "test", "length": length, "lookalikes": True}
@@ -121,11 +122,8 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
     return dataset, f"fresh renders of {', '.join(dataset.classes)} at {size} px, seed {seed}"
 
 
-# --- text -------------------------------------------------------------------------------------------------------------
-
-
 def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
-    """The evaluation as a table for people."""
+    """The evaluation as tables for people."""
     f, speed = evaluation.figures, evaluation.throughput
     ceiling = f"ceiling {evaluation.ceiling:.2f}" if math.isfinite(evaluation.ceiling) else "no ceiling"
     mean = f"mean {f.mean_log_likelihood:.3f} ± {f.log_likelihood_se:.3f}, median {f.median_log_likelihood:.3f}"
@@ -137,25 +135,22 @@ def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
     ]
     if evaluation.samples:
         spread = f"{f.spread_deg:.2f} deg expected angle to the truth, {evaluation.samples} samples an image"
-        levels = (
-            (50, f.coverage50, f.coverage50_se),
-            (90, f.coverage90, f.coverage90_se),
-            (95, f.coverage95, f.coverage95_se),
-        )
-        cover = [f"{level} % region covers {100 * share:.1f} ± {100 * se:.1f} %" for level, share, se in levels]
         lines.append(f"spread           {spread}")
         lines.append(f"calibration      {evaluation.verdict}: PIT KS {f.pit_ks:.4f} (p = {f.pit_p:.2g})")
-        lines.append("                 " + "   ".join(cover))
-    lines += ["", "error in degrees                mean  median  Acc@15  Acc@30   images/s"]
+        for level in (50, 90, 95):
+            share, se = getattr(f, f"coverage{level}"), getattr(f, f"coverage{level}_se")
+            lines.append(f"                 {level} % region covers {100 * share:.1f} ± {100 * se:.1f} %")
+    rows = [["error in degrees", *ERRORS, "images/s"]]
+    which = ", nearest equivalent" if evaluation.symmetric else ""
     for name, errors in evaluation.strategies.items():
-        label = f"{name}, nearest equivalent" if evaluation.symmetric else name
-        lines.append(f"  {label:28} {error_cells(errors)} {speed.predictions[name]:10,.0f}")
-    if evaluation.symmetric:
-        lines += [f"  {name + ', plain':28} {error_cells(errors)}" for name, errors in evaluation.plain.items()]
+        rows.append([f"  {name}{which}", *error_cells(errors), f"{speed.predictions[name]:,.0f}"])
+    for name, errors in evaluation.plain.items() if evaluation.symmetric else ():
+        rows.append([f"  {name}, plain", *error_cells(errors), ""])
+    lines += ["", *columns(rows)]
     if unknown := [name for name, what in evaluation.symmetries.items() if what == "unknown"]:
         lines.append(f"  symmetries of {', '.join(unknown[:3])} are not known: errors are to the given rotation alone")
     if len(evaluation.classes) > 1:
-        lines += ["", *class_lines(evaluation)]
+        lines += ["", *columns(class_rows(evaluation))]
     first = next(iter(speed.predictions.values()))
     drawn = f", samples {speed.samples:,.0f}/s" if evaluation.samples else ""
     lines += ["", f"throughput       log-likelihoods {speed.likelihoods:,.0f}/s, predictions {first:,.0f}/s{drawn}"]
@@ -166,16 +161,15 @@ def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
     return lines
 
 
-def class_lines(evaluation: "Evaluation") -> list[str]:
-    """One line a class, and their mean."""
-    width = max(len("mean of classes"), *(len(name) for name in evaluation.classes))
-    head = f"{'class':{width}}  images  mean LL   mean  median  Acc@15  Acc@30"
-    lines = [head + ("  spread     KS  cover 90" if evaluation.samples else "")]
+def class_rows(evaluation: "Evaluation") -> list[list[str]]:
+    """One row a class, and their mean."""
+    rows = [["class", "images", "mean LL", *ERRORS, *(["spread", "KS", "cover 90"] if evaluation.samples else [])]]
     for name, f in [*list(evaluation.classes.items())[:MANY_CLASSES], ("mean of classes", evaluation.class_mean)]:
-        line = f"{name:{width}} {f.images:7,} {f.mean_log_likelihood:8.3f} {error_cells(f)}"
-        lines.append(line + (f" {f.spread_deg:7.2f} {f.pit_ks:6.3f} {f.coverage90:9.1%}" if evaluation.samples else ""))
-    return lines
+        drawn = [f"{f.spread_deg:.2f}", f"{f.pit_ks:.3f}", f"{f.coverage90:.1%}"] if evaluation.samples else []
+        rows.append([name, f"{f.images:,}", f"{f.mean_log_likelihood:.3f}", *error_cells(f), *drawn])
+    return rows
 
 
-def error_cells(errors: "Errors") -> str:
-    return f"{errors.mean_error_deg:6.2f} {errors.median_error_deg:7.2f} {errors.acc15:7.1%} {errors.acc30:7.1%}"
+def error_cells(errors: "Errors") -> list[str]:
+    angles = [f"{angle:.2f}" for angle in (errors.mean_error_deg, errors.median_error_deg)]
+    return [*angles, f"{errors.acc15:.1%}", f"{errors.acc30:.1%}"]

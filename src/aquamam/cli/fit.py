@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.options import MESH, add, with_settings
+from aquamam.cli.options import MESH, add, columns, with_settings
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
@@ -103,21 +103,16 @@ def lines_of(facts: dict[str, Any], out: Path) -> list[str]:
         f"log-likelihood {f['mean_log_likelihood']:.3f} ± {f['log_likelihood_se']:.3f} (uniform -2.29{ceiling})"
     )
     error = f"error median {f['median_error_deg']:.2f}°, mean {f['mean_error_deg']:.2f}°"
-    lines = [
-        "",
-        f"{likelihood}, {error}, within 15° {100 * f['acc15']:.1f} %, spread {f['spread_deg']:.2f}°",
-        "",
-        f"{'views that fit':24} images  mean LL  median error  {'50 % set':>13}  {'90 % set':>13}  {'95 % set':>13}",
-    ]
-    sets = [one for row in facts["classes"] for one in row["coverage"].values()]
+    rows = [["views that fit", "images", "mean LL", "median error", "50 % set", "90 % set", "95 % set"]]
     for row in facts["classes"]:
-        line = (
-            f"{row['words']:24} {row['images']:6,} {row['mean_log_likelihood']:8.2f} {row['median_error_deg']:12.2f}°"
-        )
-        for one in row["coverage"].values():
-            cover = f"{100 * one['share']:5.1f} ± {100 * one['se']:3.1f}"
-            line += f"  {cover + (' ' if one['within_two_se'] else '!'):>13}"
-        lines.append(line)
-    if not all(one["within_two_se"] for one in sets):
+        sets = [
+            f"{100 * one['share']:.1f} ± {100 * one['se']:.1f}{' ' if one['within_two_se'] else '!'}"
+            for one in row["coverage"].values()
+        ]
+        numbers = [f"{row['images']:,}", f"{row['mean_log_likelihood']:.2f}", f"{row['median_error_deg']:.2f}°"]
+        rows.append([row["words"], *numbers, *sets])
+    spread = f"within 15° {100 * f['acc15']:.1f} %, spread {f['spread_deg']:.2f}°"
+    lines = ["", f"{likelihood}, {error}, {spread}", "", *columns(rows)]
+    if any("!" in cell for row in rows for cell in row):
         lines.append("! more than two standard errors from what the set promises")
     return [*lines, "", f"the page is {out / 'index.html'}; try: aquamam predict photo.png --model {out}/"]

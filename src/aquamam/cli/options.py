@@ -178,6 +178,12 @@ def with_settings(config: Any, values: dict[str, Any]) -> Any:
     return replace(config, **changes)
 
 
+def columns(rows: list[list[str]]) -> list[str]:
+    """Cells as lines: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+
+
 @contextlib.contextmanager
 def output(path: Path | None) -> Iterator[IO[str]]:
     """A file to write to, or standard output."""

@@ -85,7 +85,9 @@ def run(args: argparse.Namespace) -> int:
     return write(args.out, spec, manifest, workers, part, quiet=rank != 0)
 
 
-def write(out: Path, spec: "RenderSpec", manifest: "Manifest", workers: int, part: tuple[int, int], *, quiet: bool) -> int:
+def write(
+    out: Path, spec: "RenderSpec", manifest: "Manifest", workers: int, part: tuple[int, int], *, quiet: bool
+) -> int:
     """Render and store, with a progress bar."""
     from tqdm import tqdm
 

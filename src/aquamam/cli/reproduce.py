@@ -1,4 +1,4 @@
-"""`aquamam reproduce`: an experiment of the paper as a table, OUT/NAME.json, PNG figures and a page."""
+"""Run an experiment of the paper; write OUT/NAME.json, figures and a page."""
 
 import argparse
 import os
@@ -9,8 +9,8 @@ from typing import Any
 
 from aquamam.cli.options import SHARED, whole
 
-HELP = "Run an experiment of the paper; write OUT/NAME.json, figures and a page."
-EXAMPLES = """  aquamam reproduce toy                       63 rotations of six viewpoints: a few minutes on two cores
+EXAMPLES = """\
+  aquamam reproduce toy                       63 rotations of six viewpoints: a few minutes on two cores
   aquamam reproduce toy --systems aquamam ipdf mog
   aquamam reproduce toy --batches sampled     the same with random batches of 128, as in the paper
   aquamam reproduce toy --scale paper --device cuda    the paper's recipe to the letter
@@ -46,7 +46,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--scale": {
         "choices": ["cpu", "paper"],
         "default": "cpu",
-        "help": "cpu: reduced where it must be, and said so; paper: the paper's sizes, for a GPU (default: cpu)",
+        "help": "cpu: reduced where it must be, and said so; paper: the paper's sizes, for a GPU",
     },
     "--device": {"help": "where the models are fitted: cpu, cuda, ...; the rest is on the CPU (default: cpu)"},
     "--optimizer": {
@@ -77,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     experiments = parser.add_subparsers(dest="experiment", metavar="EXPERIMENT", required=True)
     subs = {}
     for name, (help, options) in EXPERIMENTS.items():
-        subs[name] = sub = experiments.add_parser(name, help=help)
-        sub.add_argument("--out", type=Path, default=Path("out") / name, help=f"folder to write (default: out/{name})")
+        subs[name] = sub = experiments.add_parser(name, help=help, formatter_class=parser.formatter_class)
+        sub.add_argument("--out", type=Path, default=Path("out") / name, metavar="DIR", help="folder to write")
         for option in " ".join(GROUPS.get(word, word) for word in ["--threads", *options.split()]).split():
             sub.add_argument(option, **{**SHARED.get(option, {}), **OPTIONS.get(option, {})})
     subs["unimodal"].add_argument("--steps", dest="bingham_steps", type=whole(1), help="of the fit (default: 600)")
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     subs["all"].set_defaults(systems=["aquamam", "ipdf", "mog"])
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     # On a shared machine two threads that spin while they wait for each other cost three times the work itself.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if args.threads is not None:
@@ -113,13 +113,14 @@ def run(args: argparse.Namespace) -> int:
 
         usable(args.device)
     if args.experiment == "comparison":
-        return _compare(args)
+        _compare(args)
+        return
     from aquamam.reproduce.report import bind, table, to_text
 
     if args.experiment == "all":
         report = bind(args.out, experiments(args), only=args.only, keep=args.keep, optional=("die", "cylinder"))
         print("\n\n".join([*map(to_text, report.sections), *report.missing, f"{report.page}: the whole report"]))
-        return 0
+        return
     result = experiments(args)[args.experiment](args.out)
     if args.experiment == "toy":
         from aquamam.reproduce.samples import viewpoint_rows
@@ -129,7 +130,6 @@ def run(args: argparse.Namespace) -> int:
     files = [f"{args.experiment}.json", f"{args.experiment}.html"]
     files += [figure["file"] for figure in result["section"]["figures"]]
     print(f"{to_text(result['section'])}\n\n{args.out}: {', '.join(files)}")
-    return 0
 
 
 def experiments(args: argparse.Namespace) -> dict[str, Callable[[Path], dict[str, Any]]]:
@@ -164,7 +164,7 @@ def experiments(args: argparse.Namespace) -> dict[str, Callable[[Path], dict[str
     }
 
 
-def _compare(args: argparse.Namespace) -> int:
+def _compare(args: argparse.Namespace) -> None:
     from aquamam.files import write_text
     from aquamam.reproduce import comparison
 
@@ -173,4 +173,3 @@ def _compare(args: argparse.Namespace) -> int:
     page = comparison.markdown(comparison.run(args.out, seconds=seconds, seed=args.seed, **chosen))
     path = write_text(args.page or args.out / "comparison.md", page)
     print(f"{page}\n{path}, {args.out / 'comparison.json'}")
-    return 0
