@@ -15,6 +15,21 @@ import torch  # noqa: E402
 torch.set_num_threads(1)  # tests are small: more threads only get in each other's way on a busy machine
 
 
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium; without it the pages' texts are checked all the same."""
+    from browsers import CHROMIUM, FLAGS
+
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)

@@ -2,12 +2,17 @@
 
 import asyncio
 import base64
+import contextlib
 import io
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import numpy as np
 import torch
+import uvicorn
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -20,10 +25,8 @@ SIZE = 16
 
 def tiny_model(seed: int = 0, **changes: Any) -> AQuaMaM:
     torch.manual_seed(seed)
-    config: dict[str, Any] = {
-        "bins": 24, "dim": 16, "heads": 2, "layers": 2, "hidden": 24, "octaves": 3,
-        "image_size": SIZE, "embedding": "stem", "stem": (4, 8), "stem_blocks": (0, 1),
-    }  # fmt: skip
+    config: dict[str, Any] = {"bins": 24, "dim": 16, "heads": 2, "layers": 2, "hidden": 24, "octaves": 3}
+    config |= {"image_size": SIZE, "embedding": "stem", "stem": (4, 8), "stem_blocks": (0, 1)}
     model = AQuaMaM(ModelConfig(**{**config, **changes})).eval()
     with torch.no_grad():  # as trained: a fresh model's answers hardly depend on the image
         for weight in model.parameters():
@@ -49,13 +52,25 @@ def base64_of(blob: bytes) -> str:
 PNG = encoded(picture())
 
 
+@contextlib.contextmanager
+def listening(models: dict[str, Any]) -> Iterator[str]:
+    """The address of a service on a socket of this computer."""
+    server = uvicorn.Server(uvicorn.Config(create_app(models, Limits(seconds=60)), port=0, log_config=None))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(20)
+
+
 class InProcess:
     """Requests straight into the application, without a socket."""
 
     def __init__(self, models: dict[str, Any] | None = None, **limits: Any):
-        self.app = create_app(
-            models or {"tiny": tiny_model()}, Limits(**{"seconds": 60, **limits})
-        )  # busy machines are slow
+        slow = {"seconds": 60, **limits}  # as busy machines are
+        self.app = create_app(models or {"tiny": tiny_model()}, Limits(**slow))
         self.service = self.app.state.service
         self.loop = asyncio.new_event_loop()
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.app), base_url="http://service")
@@ -88,6 +103,12 @@ class InProcess:
         families = text_string_to_metric_families(self.get("/metrics").text)
         samples = [sample for family in families for sample in family.samples if sample.name == name]
         return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+    def __enter__(self) -> "InProcess":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
 
     def close(self) -> None:
         self.run(self.client.aclose())

@@ -43,6 +43,7 @@ def test_bash_offers_commands_options_choices_and_files(tmp_path, capsys):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh", "fish"])
 def test_a_script_is_printed_without_importing_torch(shell):
-    check = f"import sys\nfrom aquamam.cli.main import main\nmain(['completion', '{shell}'])\nassert 'torch' not in sys.modules"
+    check = f"import sys\nfrom aquamam.cli.main import main\nmain(['completion', '{shell}'])\n"
+    check += "assert 'torch' not in sys.modules"
     out = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout
     assert "strategy" in out

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from browsers import DESKTOP, PHONE, Visit
 from parts import box, joined, moved
 from PIL import Image
 from scipy.spatial.transform import Rotation
-from test_page import CHROMIUM, DESKTOP, FLAGS, PHONE
 
 import aquamam
 from aquamam.pages import fit as fitpage
@@ -187,7 +187,6 @@ def test_a_folder_belongs_to_one_part(fitted, tmp_path, capsys):
         (["fit", "nothing.stl"], "neither a file nor a solid"),
         (["fit", "tet", "--size", "60"], "multiple of 16"),
         (["fit", "tet", "--preset", "toy"], "reads images"),
-        (["fit", "tet", "--time-budget", "soon"], "45m"),
         (["fit", "tet", "--held-out", "10"], "held-out images"),
         (["fit", "tet", "--set", "colour=1"], "colour"),
     ):
@@ -353,26 +352,15 @@ def test_the_page_is_one_file_and_a_hostile_name_stays_text(fitted, tmp_path):
     assert 'http-equiv="refresh"' in text  # not done yet
 
 
-def test_the_page_shows_everything_on_a_desktop_and_on_a_phone(fitted):
-    if CHROMIUM is None:
-        return  # the text was checked above
-    from playwright.sync_api import sync_playwright
-
+@pytest.mark.parametrize("view", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_page_shows_everything_on_a_desktop_and_on_a_phone(fitted, browser, view):
     _, out = fitted
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        for view in (DESKTOP, PHONE):
-            page, troubles = browser.new_page(viewport=view), []
-            page.on("pageerror", lambda error, troubles=troubles: troubles.append(str(error)))
-            page.on("console", lambda m, troubles=troubles: troubles.append(m.text) if m.type == "error" else None)
-            page.goto((out / "index.html").as_uri())
-            page.hover("canvas >> nth=1")
-            assert "mean error" in page.inner_text("#tip")
-            assert page.locator("canvas").count() == 2
-            assert page.locator(".case").count() == 12
-            assert page.evaluate("document.documentElement.scrollWidth") <= view["width"]
-            assert troubles == []
-        browser.close()
+    with Visit(browser, (out / "index.html").as_uri(), viewport=view) as visit:
+        visit.page.hover("canvas >> nth=1")
+        assert "mean error" in visit.text("#tip")
+        assert visit.page.locator("canvas").count() == 2
+        assert visit.page.locator(".case").count() == 12
+        assert visit.width() <= view["width"]
 
 
 def test_too_short_a_time_is_told_and_the_checkpoint_kept(fitted, capsys, monkeypatch):

@@ -81,12 +81,9 @@ def test_annotated_points_show_the_truth_every_mode_and_something_unlikely(cloud
     chosen = cloud.annotated(6)
     assert chosen[0] == 0
     assert len(set(chosen)) == len(chosen) == 5  # the truth stands for one of the four modes
-    assert {int(m) for m in cloud.mode[chosen[1:-1]]} == set(range(4)) - {_mode_at_truth(cloud)}
+    at_truth = int(np.argmax([abs(mode.quaternion[3]) for mode in cloud.modes]))
+    assert {int(m) for m in cloud.mode[chosen[1:-1]]} == set(range(4)) - {at_truth}
     assert cloud.source[chosen[-1]] == UNIFORM
-
-
-def _mode_at_truth(cloud: Cloud) -> int:
-    return int(np.argmax([abs(mode.quaternion[3]) for mode in cloud.modes]))
 
 
 def test_a_curve_is_annotated_along_its_length():
@@ -265,37 +262,32 @@ def test_axes_stand_for_an_unknown_object():
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 
-def records(count: int) -> list[dict]:
-    return [
-        {"step": 10 * i, "images": 1280 * i, "elapsed": 60.0 * i, "log_likelihood": i - 3.0, "train_log_likelihood": i - 2.8}
-        | {"ceiling": 17.6}
-        for i in range(1, count + 1)
-    ]  # fmt: skip
+def record(i: int) -> dict:
+    likelihoods = {"log_likelihood": i - 3.0, "train_log_likelihood": i - 2.8, "ceiling": 17.6}
+    return {"step": 10 * i, "images": 1280 * i, "elapsed": 60.0 * i, **likelihoods}
 
 
 def test_a_learning_curve_names_its_best_point_and_its_bounds(tmp_path):
     log = tmp_path / "log.jsonl"
-    log.write_text("".join(json.dumps(r) + "\n" for r in records(5)) + '{"step": 60, "log_lik')  # still being written
+    log.write_text(
+        "".join(json.dumps(record(i)) + "\n" for i in range(1, 6)) + '{"step": 60, "log_lik'
+    )  # being written
     for source in (log, tmp_path):
         told = texts(learning_curve(read_log(source), title="die"))
-        for part in (
-            "best validation 2.000 after 6,400 images and 5 minutes",
-            "ceiling 17.60",
-            "uniform",
-            "validation",
-        ):
-            assert part in told
+        best = "best validation 2.000 after 6,400 images and 5 minutes"
+        assert all(part in told for part in (best, "ceiling 17.60", "uniform", "validation"))
 
 
 def test_a_broken_or_empty_log_is_told_in_one_sentence(tmp_path):
-    with pytest.raises(InputError, match="there is none"):
-        read_log(tmp_path / "log.jsonl")
-    (tmp_path / "log.jsonl").write_text("")
-    with pytest.raises(InputError, match="no record yet"):
-        read_log(tmp_path)
-    (tmp_path / "log.jsonl").write_text("nonsense\n" + json.dumps(records(1)[0]) + "\n")
-    with pytest.raises(InputError, match="line 1"):
-        read_log(tmp_path)
+    for text, told in (
+        (None, "there is none"),
+        ("", "no record yet"),
+        (f"nonsense\n{json.dumps(record(1))}\n", "line 1"),
+    ):
+        if text is not None:
+            (tmp_path / "log.jsonl").write_text(text)
+        with pytest.raises(InputError, match=told):
+            read_log(tmp_path)
 
 
 def test_points_beyond_every_density_are_drawn_too(tmp_path):

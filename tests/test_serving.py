@@ -26,9 +26,8 @@ from aquamam.serving.limits import Limits, Refusal
 
 @pytest.fixture(scope="module")
 def service():
-    service = InProcess({"tiny": tiny_model(), "other": tiny_model(1)})
-    yield service
-    service.close()
+    with InProcess({"tiny": tiny_model(), "other": tiny_model(1)}) as service:
+        yield service
 
 
 def held_up(service: InProcess) -> threading.Event:
@@ -100,8 +99,7 @@ def test_the_posterior_for_pictures_agrees_with_the_other_answers(service):
 
 @pytest.mark.parametrize("change", [{}, {"chart": "hemisphere", "density": "paper"}])
 def test_answers_do_not_depend_on_the_company(change):
-    service = InProcess({"a": tiny_model(**change), "b": tiny_model(2, **change)}, batch=8)
-    try:
+    with InProcess({"a": tiny_model(**change), "b": tiny_model(2, **change)}, batch=8) as service:
         requests = []
         for i in range(16):
             image = base64_of(encoded(picture(i)))
@@ -113,17 +111,18 @@ def test_answers_do_not_depend_on_the_company(change):
             ]
             path, fields = kinds[i % 4]
             requests.append((path, {"image": image, "model": "ab"[i // 8], **fields}))
-        alone = [service.post(path, json=body).json() for path, body in requests]
-        before = service.metric("aquamam_batch_images_count")
-        release = held_up(service)
-        threading.Timer(0.5, release.set).start()
-        together = [response.json() for response in service.together(requests)]
-        batches = service.metric("aquamam_batch_images_count") - before
-        assert batches <= 1 + 16 / 3  # 16 jobs and the one that held them up
-        for one, other in zip(alone, together):
-            assert flat(one) == pytest.approx(flat(other), abs=3e-4)
-    finally:
-        service.close()
+        assert agree_alone_and_together(service, requests) <= 1 + 16 / 3  # 16 jobs and the one that held them up
+
+
+def agree_alone_and_together(service: InProcess, requests: list) -> float:
+    """Ask one by one, then all at once; returns the number of batches of the latter."""
+    alone = [service.post(path, json=body).json() for path, body in requests]
+    before = service.metric("aquamam_batch_images_count")
+    threading.Timer(0.5, held_up(service).set).start()
+    together = [response.json() for response in service.together(requests)]
+    for one, other in zip(alone, together):
+        assert flat(one) == pytest.approx(flat(other), abs=3e-4)
+    return service.metric("aquamam_batch_images_count") - before
 
 
 def flat(value) -> dict:
@@ -137,18 +136,10 @@ def flat(value) -> dict:
 def test_the_other_systems_are_served_too():
     torch.manual_seed(0)
     small = {"dim": 16, "heads": 2, "layers": 1, "hidden": 16, "image_size": SIZE, "stem": (4,), "stem_blocks": (0,)}
-    service = InProcess({"grid": Classification(ClassificationConfig(level=0, **small)).eval()})
-    try:
+    with InProcess({"grid": Classification(ClassificationConfig(level=0, **small)).eval()}) as service:
         bodies = [{"image": base64_of(encoded(picture(i))), "samples": 40, "seed": 1} for i in range(3)]
-        alone = [service.post("/v1/predict", json=body).json() for body in bodies]
-        release = held_up(service)
-        threading.Timer(0.3, release.set).start()
-        together = [r.json() for r in service.together([("/v1/predict", body) for body in bodies])]
-        for one, other in zip(alone, together):
-            assert flat(one) == pytest.approx(flat(other), abs=3e-4)
+        agree_alone_and_together(service, [("/v1/predict", body) for body in bodies])
         assert service.get("/v1/models").json()["models"][0]["kind"] == "classification"
-    finally:
-        service.close()
 
 
 def test_what_fails_for_one_does_not_fail_for_the_others():
@@ -204,34 +195,38 @@ def bomb(width: int, height: int) -> bytes:
 
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     row = b"\0" + bytes((width + 7) // 8)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(row * height, 9)) + chunk(b"IEND", b"")  # fmt: skip
+    parts = {b"IHDR": header, b"IDAT": zlib.compress(row * height, 9), b"IEND": b""}
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(name, data) for name, data in parts.items())
+
+
+IMAGE = {"image": base64_of(PNG)}
 
 
 @pytest.mark.parametrize(
     ("status", "words", "path", "fields"),
     [
-        (413, "pixels", "/v1/predict", {"image": base64_of(bomb(5000, 5000))}),
-        (413, "pixels", "/v1/predict", {"image": base64_of(bomb(20_000, 20_000))}),
-        (415, "known kind", "/v1/predict", {"image": base64_of(b"%!PS-Adobe-3.0 EPSF-3.0\n")}),
-        (422, "decoded", "/v1/predict", {"image": base64_of(PNG[: len(PNG) // 2])}),
-        (422, "base64", "/v1/predict", {"image": "?"}),
-        (422, "image", "/v1/predict", {}),
-        (422, "samples", "/v1/predict", {"image": base64_of(PNG), "samples": 2001}),
-        (422, "samples", "/v1/predict", {"image": base64_of(PNG), "samples": 3}),
-        (422, "samples", "/v1/sample", {"image": base64_of(PNG), "samples": 10_001}),
-        (422, "samples", "/v1/sample", {"image": base64_of(PNG), "samples": 10**400}),
-        (422, "rotations", "/v1/log_prob", {"image": base64_of(PNG), "rotations": [[0, 0, 0, 1]] * 10_001}),
-        (422, "rotations", "/v1/log_prob", {"image": base64_of(PNG), "rotations": [[0, 0, 0, float("nan")]]}),
-        (422, "unit norm", "/v1/log_prob", {"image": base64_of(PNG), "rotations": [[0, 0, 0, 0]]}),
-        (422, "rotations", "/v1/log_prob", {"image": base64_of(PNG), "rotations": [[0, 0, 1]]}),
-        (422, "strategy", "/v1/predict", {"image": base64_of(PNG), "strategy": "luck"}),
-        (422, "sampels", "/v1/predict", {"image": base64_of(PNG), "sampels": 7}),
-        (404, "tiny", "/v1/predict", {"image": base64_of(PNG), "model": "../../etc/passwd"}),
+        (413, "pixels", "predict", {"image": base64_of(bomb(5000, 5000))}),
+        (413, "pixels", "predict", {"image": base64_of(bomb(20_000, 20_000))}),
+        (415, "known kind", "predict", {"image": base64_of(b"%!PS-Adobe-3.0 EPSF-3.0\n")}),
+        (422, "decoded", "predict", {"image": base64_of(PNG[: len(PNG) // 2])}),
+        (422, "base64", "predict", {"image": "?"}),
+        (422, "image", "predict", {}),
+        (422, "samples", "predict", {**IMAGE, "samples": 2001}),
+        (422, "samples: from 0, or 16 to", "predict", {**IMAGE, "samples": 3}),
+        (422, "samples", "sample", {**IMAGE, "samples": 10_001}),
+        (422, "samples", "sample", {**IMAGE, "samples": 10**400}),
+        (422, "rotations", "log_prob", {**IMAGE, "rotations": [[0, 0, 0, 1]] * 10_001}),
+        (422, "rotations", "log_prob", {**IMAGE, "rotations": [[0, 0, 0, float("nan")]]}),
+        (422, "unit norm", "log_prob", {**IMAGE, "rotations": [[0, 0, 0, 0]]}),
+        (422, "rotations", "log_prob", {**IMAGE, "rotations": [[0, 0, 1]]}),
+        (422, "strategy", "predict", {**IMAGE, "strategy": "luck"}),
+        (422, "sampels", "predict", {**IMAGE, "sampels": 7}),
+        (404, "tiny", "predict", {**IMAGE, "model": "../../etc/passwd"}),
     ],
 )
 def test_each_limit_has_its_status_and_one_sentence(service, status, words, path, fields):
-    text = json.dumps(fields)
-    response = service.post(path, content=text, headers={"content-type": "application/json"})
+    body = {"content": json.dumps(fields), "headers": {"content-type": "application/json"}}
+    response = service.post(f"/v1/{path}", **body)
     assert response.status_code == status, response.text
     detail = response.json()["detail"]
     assert words in detail
@@ -240,8 +235,7 @@ def test_each_limit_has_its_status_and_one_sentence(service, status, words, path
 
 
 def test_uploads_end_at_the_limit():
-    service = InProcess(upload_bytes=5000)
-    try:
+    with InProcess(upload_bytes=5000) as service:
         large = service.post("/v1/predict", content=b"x" * 5001)
         assert large.status_code == 413
 
@@ -252,13 +246,10 @@ def test_uploads_end_at_the_limit():
         assert service.post("/v1/predict", content=endless()).status_code == 413  # its length is not told beforehand
         assert service.post("/v1/predict", content=PNG, headers={"content-type": "image/png"}).status_code == 415
         service.ask("/v1/predict")
-    finally:
-        service.close()
 
 
 def test_slow_uploads_slow_answers_and_full_queues_are_refused():
-    service = InProcess(seconds=1.5, queue=4)
-    try:
+    with InProcess(seconds=1.5, queue=4) as service:
 
         async def dripping():
             while True:
@@ -277,8 +268,6 @@ def test_slow_uploads_slow_answers_and_full_queues_are_refused():
         service.ask("/v1/predict")
         assert service.metric("aquamam_requests_total", route="/v1/predict", status="429") == 2
         assert service.metric("aquamam_busy_requests") == 0
-    finally:
-        service.close()
 
 
 def test_a_fault_of_the_service_is_a_500_without_a_stack_trace(caplog):
@@ -288,16 +277,13 @@ def test_a_fault_of_the_service_is_a_500_without_a_stack_trace(caplog):
         def posterior(self, images):
             raise RuntimeError("secret of the service")
 
-    service = InProcess({"broken": Broken(), "tiny": tiny_model()})
-    try:
+    with InProcess({"broken": Broken(), "tiny": tiny_model()}) as service:
         response = service.post("/v1/predict", json={"image": base64_of(PNG)})
         assert response.status_code == 500
         assert "secret" not in response.text
         assert response.headers["x-request-id"] in response.json()["detail"]
         assert "secret of the service" in caplog.text  # the log has it
         service.ask("/v1/predict", model="tiny")
-    finally:
-        service.close()
 
 
 def test_models_that_cannot_be_served_are_told_at_the_start():
@@ -355,10 +341,7 @@ def test_the_page_brings_its_own_scripts_and_no_others(service):
 
 def test_names_of_models_cannot_break_the_page():
     name = "</script><script>alert(1)</script>"
-    service = InProcess({name: tiny_model()})
-    try:
+    with InProcess({name: tiny_model()}) as service:
         assert name not in service.get("/").text
         assert service.get("/").text.count("<script") == 6
         service.ask("/v1/predict", model=name)
-    finally:
-        service.close()

@@ -13,8 +13,7 @@ COUNT = 1000  # benchmarks/serving.py sends ten times as many, through a socket
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of much that it finds in damaged images
 def test_bad_requests_are_refused_and_the_next_good_one_is_answered():
-    service = InProcess()
-    try:
+    with InProcess() as service:
         want = service.ask("/v1/predict", samples=20)
         seen: collections.Counter = collections.Counter()
 
@@ -34,5 +33,3 @@ def test_bad_requests_are_refused_and_the_next_good_one_is_answered():
         assert {404, 405, 413, 415, 422} <= set(seen)
         assert service.ask("/v1/predict", samples=20) == want
         assert service.service.busy == 0
-    finally:
-        service.close()

@@ -10,12 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
-from services import PNG, encoded, picture, tiny_model
+from services import PNG, encoded, listening, picture, tiny_model
 
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import main
@@ -32,11 +32,10 @@ def checkpoint(tmp_path_factory):
 
 
 def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "aquamam", "serve", str(checkpoint), "--port", "0", "--threads", "1", "--max-seconds", "60"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "aquamam", "serve", str(checkpoint)]
+    command += ["--port", "0", "--threads", "1", "--max-seconds", "60"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -52,19 +51,16 @@ def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
                     assert response.status_code == 200
                     answers[i].add(response.text)
 
-        threads = [threading.Thread(target=client, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(client, range(4)))
         assert [len(texts) for texts in answers.values()] == [1, 1, 1, 1]  # the same image, the same answer
         assert len(set.union(*answers.values())) == 4
 
         late: list[int] = []
 
         def ask_late() -> None:
-            response = httpx.post(address[1] + "/v1/predict", files={"image": PNG}, data={"samples": "2000"}, timeout=60)  # fmt: skip
-            late.append(response.status_code)
+            body = {"files": {"image": PNG}, "data": {"samples": "2000"}}
+            late.append(httpx.post(address[1] + "/v1/predict", timeout=60, **body).status_code)
 
         thread = threading.Thread(target=ask_late)
         thread.start()
@@ -78,7 +74,8 @@ def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
         lines = [json.loads(text) for text in errors.splitlines()]
         requests = [told for told in lines if told["event"] == "request" and told["path"] == "/v1/predict"]
         assert len(requests) == 21
-        assert all({"time", "id", "status", "ms", "batch", "wait_ms", "model", "bytes_in"} <= told.keys() for told in requests)  # fmt: skip
+        fields = {"time", "id", "status", "ms", "batch", "wait_ms", "model", "bytes_in"}
+        assert all(fields <= told.keys() for told in requests)
     finally:
         process.kill()
         process.communicate()
@@ -127,21 +124,16 @@ def test_the_documentation_is_true(tmp_path):
         if field != "batch":
             row = next(line for line in text.splitlines() if f"`{option}`" in line and line.startswith("|"))
             assert f"{getattr(Limits(), field):,.0f}" in row
-    app = create_app({"tiny": tiny_model()}, Limits(seconds=60))
-    for path in app.openapi()["paths"]:
+    for path in create_app({"tiny": tiny_model()}).openapi()["paths"]:
         assert f" {path}`" in text
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
     (tmp_path / "die.png").write_bytes(PNG)
     names: dict = {}
     (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     exec(block, names)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    answer = names["predict"](tmp_path / "die.png", f"http://127.0.0.1:{port}")
-    server.should_exit = True
-    thread.join(20)
-    assert {"quaternion_xyzw", "rotvec", "log_density", "ceiling", "share_within_5_deg", "modes", "ambiguous", "verdict"} <= set(answer)  # fmt: skip
-    assert not app.state.service.batcher.thread.is_alive()  # the end of the application is the end of its thread
+    threads = set(threading.enumerate())
+    with listening({"tiny": tiny_model()}) as address:
+        answer = names["predict"](tmp_path / "die.png", address)
+    told = "quaternion_xyzw rotvec log_density ceiling share_within_5_deg modes ambiguous verdict"
+    assert set(told.split()) <= set(answer)
+    new = set(threading.enumerate()) - threads
+    assert not any(thread.name == "aquamam-network" for thread in new)  # the end of the service is that of its thread
