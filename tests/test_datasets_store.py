@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -202,7 +203,7 @@ def test_a_full_disk_is_told_in_one_sentence_and_leaves_whole_shards(tmp_path, m
 def test_failure_in_a_worker_reaches_the_caller(tmp_path):
     spec, manifest = ingredients()
     (tmp_path / "train").write_text("a file where the folder should be")
-    files.write_bytes(tmp_path / layout.MANIFEST, manifest.to_bytes())
+    files.write_json(tmp_path / layout.MANIFEST, asdict(manifest))
     with pytest.raises(FileExistsError):
         write_dataset(tmp_path, spec, manifest, workers=2)
 

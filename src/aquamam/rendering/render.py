@@ -100,9 +100,7 @@ def render(
     alpha: a fourth channel with the share of each pixel that the object covers.
     out: an array (n, H, W, 3 or 4), n the number of rotations, to draw into.
     """
-    from aquamam.rendering import (
-        raster,  # numba takes half a second to import, and much that imports this draws nothing
-    )
+    from aquamam.rendering import raster  # numba takes half a second to import, and many imports of this draw nothing
 
     settings = settings or RenderSettings()
     matrices, batch = _matrices(R)

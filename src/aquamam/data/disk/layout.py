@@ -18,7 +18,7 @@ from PIL import Image
 
 from aquamam import __version__
 from aquamam.errors import InputError
-from aquamam.files import write_bytes
+from aquamam.files import write_bytes, write_json
 
 FORMAT = "aquamam-dataset"
 VERSION = 1
@@ -59,8 +59,7 @@ class Manifest:
     @property
     def image_shape(self) -> tuple[int, int]:
         """Height and width in pixels."""
-        size = self.settings["size"]
-        height, width = (size, size) if isinstance(size, int) else size
+        height, width = np.broadcast_to(self.settings["size"], 2).tolist()
         return height, width
 
     def shards(self, split: str) -> int:
@@ -88,9 +87,6 @@ class Manifest:
             "writer": self.writer,
         }
 
-    def to_bytes(self) -> bytes:
-        return (json.dumps(asdict(self), indent=1) + "\n").encode()
-
     @classmethod
     def read(cls, root: Path) -> "Manifest":
         """The manifest of the data set in `root`."""
@@ -114,10 +110,7 @@ class Manifest:
 def plain_colour(settings: dict[str, Any]) -> tuple[int, int, int] | None:
     """The one colour behind all objects, if the render settings have one."""
     background = settings.get("background")
-    if isinstance(background, str) or background is None:
-        return None
-    red, green, blue = background
-    return red, green, blue
+    return None if isinstance(background, str) or background is None else tuple(background)
 
 
 def shard_size_for(splits: dict[str, int], encoding: str, image_shape: tuple[int, int]) -> int:
@@ -142,17 +135,11 @@ def is_whole(root: Path, split: str, shard: int, encoding: str) -> bool:
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """Claim `root` for this data set, or go on with it; refuse a folder that holds anything else."""
     root.mkdir(parents=True, exist_ok=True)
-    if (root / MANIFEST).exists():
-        refuse_other(root, Manifest.read(root), manifest)
-        return
-    if other := [p.name for p in root.iterdir() if not re.fullmatch(r"\..+\.tmp", p.name)]:
-        raise InputError(f"{root} is not empty (it holds {min(other)}); choose a new folder for the data set.")
-    write_bytes(root / MANIFEST, manifest.to_bytes())
-
-
-def refuse_other(root: Path, there: Manifest, wanted: Manifest) -> None:
-    """Raise InputError, naming the first difference, unless both describe the same data set."""
-    old, new = there.facts(), wanted.facts()
+    if not (root / MANIFEST).exists():
+        if other := [p.name for p in root.iterdir() if not re.fullmatch(r"\..+\.tmp", p.name)]:
+            raise InputError(f"{root} is not empty (it holds {min(other)}); choose a new folder for the data set.")
+        write_json(root / MANIFEST, asdict(manifest))
+    old, new = Manifest.read(root).facts(), manifest.facts()
     for name in {**old, **new}:
         if old.get(name) != new.get(name):
             raise InputError(
@@ -181,9 +168,7 @@ def bytes_per_image(encoding: str, images: UInt8[np.ndarray, "n h w 3"]) -> floa
     return sum(len(encode_png(image)) for image in images) / len(images) + 256 + 512 + 1024 + 48  # with tar's headers
 
 
-def tar_bytes(
-    members: list[tuple[str, bytes]],
-) -> tuple[bytes, Int64[np.ndarray, "members 2"]]:
+def tar_bytes(members: list[tuple[str, bytes]]) -> tuple[bytes, Int64[np.ndarray, "members 2"]]:
     """A tar archive without owners or dates, so that equal content gives equal bytes; also (offset, size) of each."""
     buffer, places = io.BytesIO(), []
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:

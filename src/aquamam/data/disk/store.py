@@ -43,8 +43,10 @@ class StoredDataset(RotationDataset):
         }
         self._rotations = np.concatenate([self._load(s, "rotations") for s in shards])
         if len(self._rotations) != manifest.splits[split]:
-            raise InputError(f"split {split} of {root} should have {manifest.splits[split]} rotations, "
-                             f"got {len(self._rotations)}; delete its folder and render again.")  # fmt: skip
+            raise InputError(
+                f"split {split} of {root} should have {manifest.splits[split]} rotations, got {len(self._rotations)}; "
+                "delete its folder and render again."
+            )
         self._maps: OrderedDict[tuple[int, str], np.ndarray] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -5,7 +5,7 @@ import multiprocessing as mp
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -117,7 +117,8 @@ def render_shard(root: Path, spec: RenderSpec, manifest: Manifest, task: Task, r
     raw = manifest.encoding == "raw"
     pixels = np.empty((len(numbers), 3, *manifest.image_shape) if raw else 0, np.uint8)
     files: list[bytes] = []
-    for chunk in _chunks(len(numbers)):
+    for start in range(0, len(numbers), CHUNK):
+        chunk = slice(start, start + CHUNK)
         images = spec.images(split, numbers[chunk], rotations[chunk])
         if raw:
             pixels[chunk] = images.transpose(0, 3, 1, 2)
@@ -125,10 +126,6 @@ def render_shard(root: Path, spec: RenderSpec, manifest: Manifest, task: Task, r
             files += [encode_png(image) for image in images]
         report(len(images))
     write_shard(root, manifest, split, shard, pixels if raw else files, rotations)
-
-
-def _chunks(count: int) -> Iterator[slice]:
-    return (slice(start, start + CHUNK) for start in range(0, count, CHUNK))
 
 
 def _render_with(
