@@ -15,22 +15,20 @@ from aquamam.data.base import Batch
 from aquamam.data.pixels import AMOUNTS, augment_pixels
 from aquamam.data.renders import RenderedDataset, Variation, VariedDataset
 from aquamam.errors import InputError
-from aquamam.geometry.rotations import geodesic_angle, multiply, rotvec_to_quat
+from aquamam.geometry.rotations import geodesic_angle, multiply, random_quat, rotvec_to_quat
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 
 WHITE = (255, 255, 255)
+GROUND = {"background": 1.0}  # always another one
 EVEN_LIGHT = RenderSettings(size=64, supersample=3, ambient=1.0, diffuse=0.0)  # turning the picture turns no light
 
 
 def batch_of(images: np.ndarray, rotations: torch.Tensor | None = None) -> Batch:
     n = len(images)
-    rotations = (
-        torch.tensor([[[0.0, 0.0, 0.0, 1.0]]], dtype=torch.float64).repeat(n, 1, 1) if rotations is None else rotations
-    )
     return Batch(
         images=torch.from_numpy(np.ascontiguousarray(images)),
-        rotations=rotations,
+        rotations=torch.eye(4, dtype=torch.float64)[3].expand(n, 1, 4) if rotations is None else rotations,
         counts=torch.ones(n, dtype=torch.int64),
         labels=("x",) * n,
         indices=tuple(range(n)),
@@ -46,10 +44,9 @@ def dice() -> Batch:
     return RenderedDataset(solid("die"), EVEN_LIGHT, seed=2).batch(range(12))
 
 
-def changed(batch: Batch, background=WHITE, seed: int = 0, **settings: float) -> Batch:
-    return augment(
-        batch, AugmentSettings(**settings), seed=seed, positions=np.arange(len(batch)), background=background
-    )
+def changed(batch: Batch, background: tuple | None = WHITE, seed: int = 0, **settings: float) -> Batch:
+    positions = np.arange(len(batch))
+    return augment(batch, AugmentSettings(**settings), seed=seed, positions=positions, background=background)
 
 
 def test_a_turned_picture_is_the_picture_of_the_turned_rotation(dice):
@@ -74,10 +71,8 @@ def test_a_quarter_turn_is_exact_and_anticlockwise(dice):
 
 
 def test_turning_a_rotation_is_multiplying_from_the_camera_side():
-    q = torch.nn.functional.normalize(
-        torch.randn(5, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), dim=-1
-    )
     angles = torch.linspace(-3, 3, 5, dtype=torch.float64)
+    q = random_quat((5, 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     about_z = rotvec_to_quat(torch.stack([0 * angles, 0 * angles, angles], -1))[:, None]
     turned = turn(q, angles)
     assert geodesic_angle(turned, multiply(about_z, q)).max() < 1e-7
@@ -123,30 +118,33 @@ def test_a_share_is_changed_as_if_alone_and_the_rest_not_at_all(dice):
         assert torch.equal(some.rotations[k], expected.rotations[k])
 
 
+def rendered(name: str, count: int, **settings) -> np.ndarray:
+    data = RenderedDataset(solid(name), RenderSettings(size=48, **settings))
+    return render(data.spec.meshes[0], data.spec.rotations("train", np.arange(count)), data.spec.settings, alpha=True)
+
+
 def test_random_backgrounds_replace_the_ground_and_not_the_object():
-    settings = RenderSettings(size=48, supersample=1)
-    q = RenderedDataset(solid("die"), settings).spec.rotations("train", np.arange(6))
-    pixels = render(solid("die").mesh, q, settings, alpha=True)
+    pixels = rendered("die", 6, supersample=1)
     covered = pixels[..., 3] == 255
     inner = binary_erosion(covered, np.ones((1, 3, 3)))  # at the edge, colours of the object may run into each other
     before = batch_of(pixels[..., :3].transpose(0, 3, 1, 2))
-    after = augment(before, AugmentSettings(background=1.0), seed=0, positions=np.arange(6), background=WHITE)
-    out = after.images.numpy().transpose(0, 2, 3, 1)
+    out = (
+        augment(before, AugmentSettings(**GROUND), seed=0, positions=np.arange(6), background=WHITE)
+        .images.numpy()
+        .transpose(0, 2, 3, 1)
+    )
     assert np.array_equal(out[inner], pixels[..., :3][inner])
     assert np.abs(out[covered].astype(int) - pixels[..., :3][covered]).mean() < 8
     assert (out[~covered] != 255).any(-1).mean() > 0.95
-    assert torch.equal(
-        augment(before, AugmentSettings(background=1.0), seed=0, positions=np.arange(6)).images, before.images
-    )
+    unknown = augment(before, AugmentSettings(**GROUND), seed=0, positions=np.arange(6))
+    assert torch.equal(unknown.images, before.images)
 
 
 def test_smooth_edges_keep_no_halo_of_the_old_ground():
     """Random grounds behind a grey die on white never give a pixel brighter than both die and ground."""
-    settings = RenderSettings(size=48, supersample=4, background=(255, 255, 255))
-    q = RenderedDataset(solid("cube"), settings).spec.rotations("train", np.arange(8))
-    pixels = render(solid("cube").mesh, q, settings, alpha=True)
+    pixels = rendered("cube", 8, supersample=4)
     before = batch_of(pixels[..., :3].transpose(0, 3, 1, 2))
-    out = augment(before, AugmentSettings(background=1.0), seed=3, positions=np.arange(8), background=WHITE)
+    out = augment(before, AugmentSettings(**GROUND), seed=3, positions=np.arange(8), background=WHITE)
     on_edge = (pixels[..., 3] > 0) & (pixels[..., 3] < 255)
     share = pixels[..., 3:][on_edge] / 255.0
     die = (pixels[..., :3][on_edge] - (1 - share) * 255.0) / share  # the edge's colour without the white
@@ -212,20 +210,17 @@ def test_corners_repeat_the_border_where_no_ground_is_known():
     assert (out.images == 77).all()
 
 
-def test_presets_and_settings_survive_json():
+def test_settings_survive_json_and_bad_ones_are_one_sentence():
     for settings in AUGMENTATIONS.values():
         assert AugmentSettings.from_dict(settings.to_dict()) == settings
-
-
-def test_bad_settings_are_one_sentence():
-    with pytest.raises(InputError, match=r"one of none, mild, strong, got 'wild'"):
-        augmentation("wild")
-    with pytest.raises(InputError, match=r"turn_deg .* must lie in 0 ... 180, got 200"):
-        AugmentSettings(turn_deg=200.0)
-    with pytest.raises(InputError, match="noise"):
-        AugmentSettings(noise=math.nan)
-    with pytest.raises(InputError, match="an augmentation has no field flip"):
-        AugmentSettings.from_dict({"flip": True})
+    for make, sentence in (
+        (lambda: augmentation("wild"), r"one of none, mild, strong, got 'wild'"),
+        (lambda: AugmentSettings(turn_deg=200.0), r"turn_deg .* must lie in 0 ... 180, got 200"),
+        (lambda: AugmentSettings(noise=math.nan), "noise"),
+        (lambda: AugmentSettings.from_dict({"flip": True}), "an augmentation has no field flip"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            make()
 
 
 def test_a_focus_on_axes_keeps_rotations_of_one_picture_equally_probable():

@@ -19,10 +19,10 @@ from aquamam.data.base import UnreadableExample
 from aquamam.data.loaders.bop import BopDataset
 from aquamam.data.loaders.folder import FolderDataset
 from aquamam.data.loaders.modelnet import ModelNetDataset
-from aquamam.data.open import splits_of
 from aquamam.data.loaders.original import OriginalDataset
 from aquamam.data.loaders.pascal3d import PascalDataset
 from aquamam.data.loaders.symsol import SymsolDataset
+from aquamam.data.open import splits_of
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import geodesic_angle
 from aquamam.geometry.symmetry import SymmetryGroup
@@ -65,23 +65,17 @@ def original(tmp_path) -> Path:
 def test_original_layout(original):
     data = open_dataset(original, "train")
     assert isinstance(data, OriginalDataset)
-    assert len(data) == 4
-    assert data.classes == ("cube",)
-    assert splits_of(original) == ("test", "train", "valid")
+    assert (len(data), data.classes, splits_of(original)) == (4, ("cube",), ("test", "train", "valid"))
     for k, example in enumerate(data):
         assert apart(example.rotations, TRUTHS[k]) < 1e-7
         assert np.array_equal(example.image, np.asarray(picture(k)))
-    assert data.batch(range(4)).images.shape == (4, 3, 8, 8)
-
-
-def test_original_layout_with_a_lost_image(original):
     (original / "images" / "train" / "2.png").unlink()
     (original / "images" / "train" / "3.png").write_bytes(b"no image")
-    data = OriginalDataset(original, "train")
     with pytest.raises(UnreadableExample, match=r"images/train/2\.png is missing"):
         data[2]
     batch = data.batch(range(4), unreadable="skip")
     assert batch.indices == (0, 1)
+    assert batch.images.shape == (2, 3, 8, 8)
     assert len(batch.unreadable) == 2
 
 
@@ -146,15 +140,13 @@ def test_symsol_refusals(symsol):
         SymsolDataset(symsol, "valid")
     with pytest.raises(InputError, match="not 'die'"):
         SymsolDataset(symsol, "train", shapes=["die"])
-    (symsol / "train" / "rotations.npz").write_bytes(b"PK")
-    with pytest.raises(InputError, match=r"rotations\.npz must be an \.npz file"):
-        SymsolDataset(symsol, "train")
-
-
-def test_symsol_matrices_that_are_no_rotations(symsol):
-    np.savez(symsol / "train" / "rotations.npz", tet=np.full((3, 12, 3, 3), 0.5))
+    path = symsol / "train" / "rotations.npz"
+    np.savez(path, tet=np.full((3, 12, 3, 3), 0.5))
     with pytest.raises(InputError, match="must be orthogonal"):
         SymsolDataset(symsol, "train")[0]
+    path.write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"rotations\.npz must be an \.npz file"):
+        SymsolDataset(symsol, "train")
 
 
 # --- ModelNet10-SO3 -------------------------------------------------------------------------------------------------
@@ -193,34 +185,30 @@ def test_modelnet_layout(tmp_path):
     assert ModelNetDataset(tmp_path, "test").split == "test_20V"
 
 
-def test_modelnet_quaternions_beside_the_database(tmp_path):
-    modelnet_at(tmp_path)
-    source = tmp_path / "test_20V.Rawjpg.lmdb" / "viewID2quat.pkl"
-    source.rename(tmp_path / "viewID2quat.pkl")
-    assert len(ModelNetDataset(tmp_path, "test_20V")) == 3
+def test_modelnet_refusals(tmp_path, monkeypatch):
+    folder = modelnet_at(tmp_path) / "test_20V.Rawjpg.lmdb"
+    (folder / "viewID2quat.pkl").rename(tmp_path / "viewID2quat.pkl")
+    assert len(ModelNetDataset(tmp_path, "test_20V")) == 3  # beside the database will do
     (tmp_path / "viewID2quat.pkl").unlink()
     with pytest.raises(InputError, match="has no viewID2quat"):
         ModelNetDataset(tmp_path, "test_20V")
-
-
-def test_modelnet_pickles_cannot_run_code(tmp_path):
-    modelnet_at(tmp_path)
 
     class Evil:
         def __reduce__(self):
             return (Path.touch, (tmp_path / "owned",))
 
-    (tmp_path / "test_20V.Rawjpg.lmdb" / "viewID2quat.pkl").write_bytes(pickle.dumps({"a": Evil()}))
+    (folder / "viewID2quat.pkl").write_bytes(pickle.dumps({"a": Evil()}))
     with pytest.raises(InputError, match="must be a pickled dictionary of quaternions"):
         ModelNetDataset(tmp_path, "test_20V")
     assert not (tmp_path / "owned").exists()
-
-
-def test_modelnet_database_that_is_none(tmp_path):
-    modelnet_at(tmp_path)
-    (tmp_path / "test_20V.Rawjpg.lmdb" / "data.mdb").unlink()
+    broken = modelnet_at(tmp_path / "broken")
+    (broken / "test_20V.Rawjpg.lmdb" / "data.mdb").unlink()
     with pytest.raises(InputError, match=r"test_20V\.Rawjpg\.lmdb cannot be opened"):
-        ModelNetDataset(tmp_path, "test")
+        ModelNetDataset(broken, "test")
+    other = modelnet_at(tmp_path / "other")
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises(InputError, match=r"pip install 'aquamam\[lmdb\]'"):
+        ModelNetDataset(other, "test")
 
 
 # --- Pascal3D+ ------------------------------------------------------------------------------------------------------
@@ -236,15 +224,11 @@ def annotate(path: Path, filename: str, objects: list[dict]) -> None:
     savemat(path, {"record": {"filename": filename, "objects": record}})
 
 
-def thing(label="car", box=(11, 6, 30, 15), viewpoint=None, **flags) -> dict:
-    viewpoint = viewpoint or {
-        "azimuth": 30.0,
-        "elevation": 10.0,
-        "theta": -5.0,
-        "distance": 6.0,
-        "px": 20.0,
-        "py": 10.0,
-    }
+FRONT = {"azimuth": 0.0, "elevation": 0.0, "theta": 0.0, "distance": 5.0, "px": 1.0, "py": 1.0}
+SEEN = {**FRONT, "azimuth": 30.0, "elevation": 10.0, "theta": -5.0}
+
+
+def thing(label="car", box=(11, 6, 30, 15), viewpoint=SEEN, **flags) -> dict:
     flags = {"occluded": 0, "truncated": 0, "difficult": 0, **flags}
     return {"class": label, "bbox": np.array(box, float), "viewpoint": viewpoint, **flags}
 
@@ -253,12 +237,9 @@ def thing(label="car", box=(11, 6, 30, 15), viewpoint=None, **flags) -> dict:
 def pascal(tmp_path) -> Path:
     annotations, images = tmp_path / "Annotations", tmp_path / "Images"
     save(0, images / "car_pascal" / "2008_000001.jpg", size=(40, 20))
-    no_distance = {"azimuth": 0.0, "elevation": 0.0, "theta": 0.0, "distance": 0.0, "px": 1.0, "py": 1.0}
-    coarse = {"azimuth_coarse": 30.0}
-    unusable = [thing(truncated=1), thing(occluded=1), thing(difficult=1), thing("boat"), thing(viewpoint=no_distance)]
-    annotate(
-        annotations / "car_pascal" / "2008_000001.mat", "2008_000001.jpg", [thing(), *unusable, thing(viewpoint=coarse)]
-    )
+    unusable = [thing(truncated=1), thing(occluded=1), thing(difficult=1), thing("boat")]
+    unusable += [thing(viewpoint={**SEEN, "distance": 0.0}), thing(viewpoint={"azimuth_coarse": 30.0})]
+    annotate(annotations / "car_pascal" / "2008_000001.mat", "2008_000001.jpg", [thing(), *unusable])
     save(1, images / "car_imagenet" / "n1_1.JPEG", size=(40, 20))
     annotate(annotations / "car_imagenet" / "n1_1.mat", "n1_1.JPEG", [thing(box=(1, 1, 40, 20))])
     save(2, images / "boat_imagenet" / "n2_1.JPEG", size=(40, 20))
@@ -287,8 +268,7 @@ def test_pascal_layout(pascal):
 
 def test_pascal_viewpoint_looks_right(pascal):
     """From azimuth 0 and elevation 0 the camera sees the object's z (up) as up and its -y (front) towards itself."""
-    front = {"azimuth": 0.0, "elevation": 0.0, "theta": 0.0, "distance": 5.0, "px": 1.0, "py": 1.0}
-    annotate(pascal / "Annotations" / "car_imagenet" / "n1_1.mat", "n1_1.JPEG", [thing(viewpoint=front)])
+    annotate(pascal / "Annotations" / "car_imagenet" / "n1_1.mat", "n1_1.JPEG", [thing(viewpoint=FRONT)])
     R = Rotation.from_quat(PascalDataset(pascal, "train").rotations(0)[0]).as_matrix()
     assert np.allclose(R @ [0, 0, 1], [0, 1, 0], atol=1e-12)
     assert np.allclose(R @ [0, -1, 0], [0, 0, 1], atol=1e-12)
@@ -451,18 +431,13 @@ def test_doubtful_columns_are_never_guessed(tmp_path, header):
         open_dataset(root)
 
 
-def test_folder_with_two_rotations_needs_a_choice(tmp_path):
-    both = np.concatenate([TRUTHS.as_quat(), TRUTHS.inv().as_rotvec()], -1)
+def test_folder_with_two_rotations_another_camera_or_direction(tmp_path):
+    flipped = Rotation.from_matrix(GL_FROM_CV @ TRUTHS.as_matrix()).inv()
+    both = np.concatenate([flipped.as_quat(), TRUTHS.as_rotvec()], -1)
     root = table_at(tmp_path, "qx,qy,qz,qw,rotvec_x,rotvec_y,rotvec_z", both)
     with pytest.raises(InputError, match="more than one rotation"):
         open_dataset(root)
-    assert apart(open_dataset(root, rotation="xyzw:qx,qy,qz,qw").rotations(3), TRUTHS[3]) < 1e-7
-
-
-def test_folder_with_another_camera_or_direction(tmp_path):
-    flipped = Rotation.from_matrix(GL_FROM_CV @ TRUTHS.as_matrix()).inv()
-    root = table_at(tmp_path, "qx,qy,qz,qw", flipped.as_quat())
-    data = FolderDataset(root, camera="opencv", inverted=True)
+    data = FolderDataset(root, camera="opencv", inverted=True, rotation="xyzw:qx,qy,qz,qw")
     assert max(apart(e.rotations, TRUTHS[k]) for k, e in enumerate(data)) < 1e-7
     with pytest.raises(InputError, match="camera must be opengl or opencv, got 'blender'"):
         FolderDataset(root, camera="blender")
@@ -525,44 +500,32 @@ def test_bad_tables_are_told_in_one_sentence(tmp_path, text):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("rotation", "rule"),
-    [
-        ("quaternion:qx,qy,qz,qw", "rotation must be KIND:COLUMNS"),
-        ("euler-XYz-deg:qx,qy,qz", "rotation must be KIND:COLUMNS"),
-        ("wxyz:qx,qy,qz,qq", "has the columns image, qx, qy, qz, qw, not 'qq'"),
-        ("wxyz:qx,qy,qz", "wxyz needs 4 columns, or one with 4 numbers, got 3"),
-        ("euler-XXY-deg:qx,qy,qz", "neighbours different"),
-    ],
-)
-def test_bad_statements_are_told_in_one_sentence(tmp_path, rotation, rule):
+def test_bad_statements_are_told_in_one_sentence(tmp_path):
     table_at(tmp_path, "qx,qy,qz,qw", TRUTHS.as_quat())
-    with pytest.raises(InputError, match=rule):
-        open_dataset(tmp_path, rotation=rotation)
+    for rotation, rule in {
+        "quaternion:qx,qy,qz,qw": "rotation must be KIND:COLUMNS",
+        "euler-XYz-deg:qx,qy,qz": "rotation must be KIND:COLUMNS",
+        "wxyz:qx,qy,qz,qq": "has the columns image, qx, qy, qz, qw, not 'qq'",
+        "wxyz:qx,qy,qz": "wxyz needs 4 columns, or one with 4 numbers, got 3",
+        "euler-XXY-deg:qx,qy,qz": "neighbours different",
+    }.items():
+        with pytest.raises(InputError, match=rule):
+            open_dataset(tmp_path, rotation=rotation)
 
 
 # --- recognising ----------------------------------------------------------------------------------------------------
 
 
 def test_unknown_layouts_and_options_are_refused(tmp_path, original):
-    with pytest.raises(InputError, match="does not exist"):
-        open_dataset(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="is not laid out like any known data set"):
-        open_dataset(tmp_path / "empty")
-    with pytest.raises(InputError, match="kind must be one of aquamam, original, symsol"):
-        open_dataset(original, kind="coco")
-    with pytest.raises(InputError, match="kind original has no option allocentric"):
-        open_dataset(original, allocentric=True)
     (tmp_path / "symsol.zip").write_bytes(b"PK")
-    with pytest.raises(InputError, match="is an archive; unpack it"):
-        open_dataset(tmp_path / "symsol.zip")
-    with pytest.raises(InputError, match="size must be at least 1"):
-        open_dataset(original, size=0)
-
-
-def test_lmdb_is_asked_for_by_name(tmp_path, monkeypatch):
-    modelnet_at(tmp_path)
-    monkeypatch.setitem(sys.modules, "lmdb", None)
-    with pytest.raises(InputError, match=r"pip install 'aquamam\[lmdb\]'"):
-        ModelNetDataset(tmp_path, "test")
+    for path, options, sentence in (
+        (tmp_path / "nowhere", {}, "does not exist"),
+        (tmp_path / "empty", {}, "is not laid out like any known data set"),
+        (tmp_path / "symsol.zip", {}, "is an archive; unpack it"),
+        (original, {"kind": "coco"}, "kind must be one of aquamam, original, symsol"),
+        (original, {"allocentric": True}, "kind original has no option allocentric"),
+        (original, {"size": 0}, "size must be at least 1"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            open_dataset(path, **options)

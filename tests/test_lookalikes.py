@@ -7,14 +7,15 @@ from scipy.spatial.transform import Rotation
 
 from aquamam.cli.train import open_data
 from aquamam.data import RenderedDataset
+from aquamam.data.labels import draw_labels
 from aquamam.data.random import haar
 from aquamam.data.renders import ROBUST
-from aquamam.data.labels import draw_labels
-from aquamam.shape.lookalikes import Lookalikes
+from aquamam.evaluation.metrics import rotation_error
 from aquamam.rendering.meshes import Mesh
-from aquamam.training.config import TrainConfig
 from aquamam.rendering.render import RenderSettings, render
-from aquamam.rendering.solids import solid
+from aquamam.rendering.solids import DIE_FACES, solid
+from aquamam.shape.lookalikes import Lookalikes
+from aquamam.training.config import TrainConfig
 
 SETTINGS = RenderSettings(size=48)
 
@@ -41,16 +42,14 @@ def test_listed_rotations_give_the_same_picture(name):
         assert far_pixels(solid(name).mesh, one[:20]).max() <= 1  # a pixel of the outline may fall to either side
 
 
-@pytest.mark.parametrize(("face", "count"), [("1", 4), ("2", 2), ("3", 2), ("4", 4), ("5", 4), ("6", 2)])
-def test_single_faces_of_the_die(face, count):
-    from aquamam.rendering.solids import DIE_FACES
-
-    normal, right, up = (np.array(v, float) for v in DIE_FACES[int(face)])
-    facing = Rotation.from_matrix(np.stack([right, up, normal]))
-    (found,) = of("die").equivalents(facing.as_quat()[None], SETTINGS)
-    assert len(found) == count
-    turned = (Rotation.from_quat(found[0]).inv() * Rotation.from_quat(found)).as_rotvec()
-    assert np.allclose(np.abs(np.cross(turned, normal)), 0, atol=1e-6)
+def test_single_faces_of_the_die():
+    for face, count in {1: 4, 2: 2, 3: 2, 4: 4, 5: 4, 6: 2}.items():
+        normal, right, up = (np.array(v, float) for v in DIE_FACES[face])
+        facing = Rotation.from_matrix(np.stack([right, up, normal]))
+        (found,) = of("die").equivalents(facing.as_quat()[None], SETTINGS)
+        assert len(found) == count
+        turned = (Rotation.from_quat(found[0]).inv() * Rotation.from_quat(found)).as_rotvec()
+        assert np.allclose(np.abs(np.cross(turned, normal)), 0, atol=1e-6)
 
 
 def test_all_turns_that_look_the_same_are_listed():
@@ -69,16 +68,13 @@ def test_all_turns_that_look_the_same_are_listed():
             assert (same == seen).all()
 
 
-def test_nothing_to_list():
-    assert Lookalikes.of(solid("icosa").mesh) is None
-    assert Lookalikes.of(solid("sphereX").mesh, shape=solid("sphereX").shape) is None
-
-
 def test_shape_is_found_where_it_is_not_known():
     known, found = of("tetX"), Lookalikes.of(solid("tetX").mesh)
     q = haar(5, "views", np.arange(100))
     assert found is not None
     assert [len(a) for a in known.equivalents(q, SETTINGS)] == [len(a) for a in found.equivalents(q, SETTINGS)]
+    assert Lookalikes.of(solid("icosa").mesh) is None  # no paint
+    assert Lookalikes.of(solid("sphereX").mesh, shape=solid("sphereX").shape) is None  # too many to try
 
 
 def test_dataset_lists_them_and_training_uses_each():
@@ -95,6 +91,9 @@ def test_dataset_lists_them_and_training_uses_each():
     assert weights.sum(0).tolist() == [1.0, 1.0]
     assert {tuple(row) for row in q[:, 0].tolist()} == {tuple(row) for row in batch.rotations[0].tolist()}
     assert (q[:, 1] == batch.rotations[1, 0]).all()
+    truths = torch.from_numpy(data.rotations(four))  # errors are to the nearest rotation that gives the picture
+    assert rotation_error(truths, truths, data.symmetry("die")).max() < 1e-6
+    assert rotation_error(truths[1], truths[:1], data.symmetry("die")) > 1
 
 
 def test_groups_hold_beside_lists():
@@ -116,13 +115,3 @@ def test_training_on_several_labels_asks_for_them(vary):
     assert not valid.lookalikes
     train, _ = open_data("render:die", 48, TrainConfig(), vary)
     assert "lookalikes" not in train.describe()
-
-
-def test_errors_are_to_the_nearest_rotation_that_gives_the_picture():
-    from aquamam.evaluation.metrics import rotation_error
-
-    data = RenderedDataset(solid("die"), SETTINGS, seed=0, lookalikes=True)
-    four = data.batch(range(400)).counts.tolist().index(4)
-    truths = torch.from_numpy(data.rotations(four))
-    assert rotation_error(truths, truths, data.symmetry("die")).max() < 1e-6
-    assert rotation_error(truths[1], truths[:1], data.symmetry("die")) > 1
