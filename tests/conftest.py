@@ -15,7 +15,7 @@ import torch  # noqa: E402
 torch.set_num_threads(1)  # tests are small: more threads only get in each other's way on a busy machine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while playwright runs, no other event loop can
 def browser():
     """Chromium; without it the pages' texts are checked all the same."""
     from browsers import CHROMIUM, FLAGS
