@@ -75,6 +75,7 @@ class Bingham(Baseline):
         images: ImageInput,
         q: Float[Tensor, "rotations batch 4"],
         *,
+        window: Float[Tensor, "batch 3"] | None = None,
         weights: Float[Tensor, "rotations batch"] | None = None,
         smoothing: float = 0.0,
         generator: torch.Generator | None = None,

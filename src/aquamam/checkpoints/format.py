@@ -44,14 +44,17 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
 def modernised(description: dict[str, Any]) -> dict[str, Any]:
     """A description of version 0.1 as of today: what was fitted to held-out images stood in its config and its info.
 
-    Corrections that no longer exist (state-dependent temperatures, bent logits, slivers that spill) are left out.
+    Corrections that no longer exist (state-dependent temperatures, bent logits, slivers that spill) are left out,
+    and with them the scores of the posteriors that they corrected.
     """
     config, info = description.get("config"), description.get("info", {})
     if not isinstance(config, dict) or not isinstance(info, dict) or "calibration" in description:
         return description
     gone = ("sharpness", "certainty", "contrast", "spill")
     temperatures = [1 / factor for factor in config.get("sharpness", (1.0, 1.0, 1.0))]
-    calibration = {"temperatures": temperatures, "scores": info.get("calibration")}
+    corrected = bool(config.get("certainty") or config.get("spill") or set(config.get("contrast", ())) - {1.0})
+    scores = None if corrected else info.get("calibration")  # else they are scores of other posteriors
+    calibration = {"temperatures": temperatures, "scores": scores}
     config = {name: value for name, value in config.items() if name not in gone}
     info = {"view_classes" if name == "alike" else name: v for name, v in info.items() if name != "calibration"}
     return {**description, "config": config, "info": info, "calibration": calibration}

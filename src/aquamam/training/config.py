@@ -36,6 +36,7 @@ class TrainConfig(Config):
     optimizer: str = "muon"  # Muon for hidden matrices and AdamW for the rest; or "adamw", "adam"
     lr: float = 1.5e-3
     head_rate: float = 3.0  # the output layers learn so many times as fast: they must become sharp
+    pyramid: bool = True  # heads learn as sums of ever coarser rows (`training.pyramid`)
     scale_rate: float = 3.0  # and so many times their learnt factors, which set how sure they are
     betas: tuple[float, float] = (0.9, 0.99)
     eps: float = 1e-8
@@ -92,6 +93,7 @@ PAPER = TrainConfig(
     optimizer="adam",
     lr=1e-4,
     head_rate=1.0,
+    pyramid=False,
     betas=(0.9, 0.999),
     eps=1e-9,
     weight_decay=0.0,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from aquamam.errors import InputError
 from aquamam.network.model import RotationModel
@@ -51,6 +52,13 @@ class Loss(nn.Module):
         self.model = model
 
     def forward(
-        self, images: Tensor, q: Tensor, weights: Tensor, smoothing: float, generator: torch.Generator
+        self,
+        images: Tensor,
+        q: Tensor,
+        window: Tensor | None,
+        weights: Tensor,
+        smoothing: float,
+        generator: torch.Generator,
     ) -> Tensor:
-        return self.model.loss(images, q, weights=weights, smoothing=smoothing, generator=generator)
+        with parametrize.cached():  # a head's levels are summed once a step
+            return self.model.loss(images, q, window=window, weights=weights, smoothing=smoothing, generator=generator)

@@ -70,7 +70,7 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     hidden: list[nn.Parameter] = []
     for path, module in model.named_modules():
-        output = path in getattr(model, "output_layers", ())
+        output = path.split(".")[0] in getattr(model, "output_layers", ())
         for name, parameter in module.named_parameters(recurse=False):
             if config.optimizer == "muon" and name == "weight" and not output and suits_muon(module):
                 hidden.append(parameter)

@@ -40,7 +40,7 @@ _ENCODER: dict[str, Any] = {
     "stem_blocks": (0, 1, 1, 1),
     "stem_norm": "batch",
 }
-_SMALL = ModelConfig(bins=500, embedding="stem", scaled_heads=True, **_ENCODER)
+_SMALL = ModelConfig(bins=500, embedding="stem", **_ENCODER)
 _FAST = TrainConfig()
 _OTHER = replace(_FAST, smoothing=0.0, validation_size=500)
 # IPDF's own recipe: rate 1e-4 after 1,000 steps of warm-up, then cosine over 300,000.

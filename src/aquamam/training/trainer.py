@@ -32,6 +32,7 @@ from aquamam.training.config import TrainConfig
 from aquamam.training.display import Display
 from aquamam.training.distributed import Loss
 from aquamam.training.optim import make_optimizers, optimizer_tensors, restore_optimizers
+from aquamam.training.pyramid import add_pyramids, folded
 from aquamam.training.runfolder import Progress, RunFolder
 from aquamam.training.start import check_data, inherited
 
@@ -71,6 +72,9 @@ class Trainer:
         if start_from is not None:
             self.model.load_state_dict(start_from.state_dict())
             self.progress.inherited = inherited(start_from, train)
+        if config.pyramid:
+            for model in (self.model, self.average):
+                add_pyramids(model, fresh=start_from is None)
         self._inherit()
         self.average.load_state_dict(self.model.state_dict())
         self.average.requires_grad_(False).eval()
@@ -158,7 +162,7 @@ class Trainer:
         generator = torch.Generator(device=self.device).manual_seed(int(seed))  # torch keeps only 32 bits of a seed
         mixed = torch.autocast(self.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
         with mixed:
-            loss = self.loss(batch.images, q, weights, config.label_width(share), generator)
+            loss = self.loss(batch.images, q, batch.windows, weights, config.label_width(share), generator)
         self.model.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
@@ -219,7 +223,7 @@ class Trainer:
         with self._saying_what_to_do():
             self.folder.log(record)
             for name in ("best", "last") if improved else ("last",):
-                save_model(self.average, self.out / f"{name}.safetensors", self._info(log_likelihood))
+                save_model(folded(self.average), self.out / f"{name}.safetensors", self._info(log_likelihood))
         display.validated(log_likelihood, train, ceiling)
         return stop
 
