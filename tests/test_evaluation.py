@@ -12,27 +12,27 @@ import torch
 from PIL import Image
 from synthetic import KnownMixture
 from tables import table_posterior
-from torch import nn
 
 from aquamam.baselines.classification import CellProbabilities
-from aquamam.geometry.cells import Cells
 from aquamam.checkpoints.checkpoint import load, save_model
-from aquamam.cli.main import main
 from aquamam.cli.evaluate import open_data
+from aquamam.cli.main import main
 from aquamam.data.base import RotationDataset, UnreadableExample
 from aquamam.data.renders import RenderedDataset
-from aquamam.posterior.distribution import RotationDistribution
 from aquamam.errors import InputError
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.evaluation.results import Figures
-from aquamam.network.model import AQuaMaM, ModelConfig
-from aquamam.pages.evaluation import evaluation_page
+from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, multiply, random_quat, rotvec_to_quat
-from aquamam.rendering.solids import solid
 from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
+from aquamam.pages.evaluation import evaluation_page
+from aquamam.posterior.distribution import RotationDistribution
+from aquamam.rendering.solids import solid
 
 SIDE = 8
-TINY = ModelConfig(bins=12, dim=16, heads=2, layers=1, hidden=16, embedding="stem", image_size=SIDE, stem=(8,), stem_blocks=(0,))  # fmt: skip
+NETWORK = {"bins": 12, "dim": 16, "heads": 2, "layers": 1, "hidden": 16}
+TINY = ModelConfig(**NETWORK, embedding="stem", image_size=SIDE, stem=(8,), stem_blocks=(0,))
 
 
 class Listed(RotationDataset):
@@ -64,22 +64,21 @@ class Listed(RotationDataset):
         return self._group
 
 
-class Model(nn.Module):
+class Model(RotationModel):
     """A function from the examples' numbers to a posterior, as a model."""
 
     kind = "test"
 
-    def __init__(self, posterior):
+    def __init__(self, of):
         super().__init__()
-        self.posterior, self.config = posterior, SimpleNamespace(image_size=SIDE)
-        self.anchor = nn.Parameter(torch.zeros(()))
+        self.of, self.config = of, SimpleNamespace(image_size=SIDE)
 
     def forward(self, images):
-        return self.posterior(images[:, 0, 0, 0].long() * 256 + images[:, 1, 0, 0])
+        return self.of(images[:, 0, 0, 0].long() * 256 + images[:, 1, 0, 0])
 
 
 class Around(RotationDistribution):
-    """Draws turned by random equivalents and by up to `angle` about random axes; a density that falls with the angle to the nearest one."""
+    """Equivalents of a centre, off by up to `angle`; a density that falls with the angle to the nearest one."""
 
     def __init__(self, centre, group, angle=0.3):
         super().__init__(len(centre))
@@ -101,16 +100,19 @@ class Around(RotationDistribution):
         return multiply(self.centre, self.group.element(torch.full((len(self.centre), 2), 0.6, dtype=torch.float64)))
 
 
+def table(scale=1.0, count=1):
+    return table_posterior(Cells.make("atlas", 16), batch=1, scale=scale).expand((count,))
+
+
 def table_model(scale=1.0):
     """One table for all images."""
-    return Model(lambda numbers: table_posterior(Cells.make("atlas", 16), batch=1, scale=scale).expand((len(numbers),)))
+    return Model(lambda numbers: table(scale, len(numbers)))
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    """A thousand truths that are draws from the table's posterior at scale 1."""
-    posterior = table_model().posterior(torch.arange(1))
-    return Listed(posterior.sample((1000,), generator=torch.Generator().manual_seed(1)))
+    """Truths that are draws from the table's posterior at scale 1."""
+    return Listed(table().sample((700,), generator=torch.Generator().manual_seed(1)))
 
 
 def test_truths_from_the_model_itself_are_calibrated_and_as_likely_as_its_entropy_says(drawn):
@@ -119,11 +121,9 @@ def test_truths_from_the_model_itself_are_calibrated_and_as_likely_as_its_entrop
     assert figures.pit_p > 0.001
     assert evaluation.verdict == "no miscalibration seen"
     for level in (50, 90, 95):
-        sigma = math.sqrt(level * (100 - level) / 1000) / 100
+        sigma = math.sqrt(level * (100 - level) / 700) / 100
         assert abs(getattr(figures, f"coverage{level}") - level / 100) < 4 * sigma
-    entropy, error = (
-        table_model().posterior(torch.arange(1)).entropy(20_000, generator=torch.Generator().manual_seed(2))
-    )
+    entropy, error = table().entropy(20_000, generator=torch.Generator().manual_seed(2))
     assert abs(figures.mean_log_likelihood + float(entropy)) < 4 * math.hypot(figures.log_likelihood_se, float(error))
     assert evaluation.ceiling == pytest.approx(Cells.make("atlas", 16).ceiling)
     assert list(evaluation.strategies) == ["greedy", "beam", "expected"]
@@ -150,10 +150,12 @@ def test_the_true_density_reaches_its_entropy_and_a_uniform_pit():
         def _sample(self, count, generator):
             first = int(torch.randint(1 << 20, (), generator=generator))
             draws = KnownMixture(kappa=6.0, split="other")
-            q = [[draws.rotations(2 * (first + n * len(self.kinds) + i) + k)[0] for i, k in enumerate(self.kinds)] for n in range(count)]  # fmt: skip
-            return torch.tensor(np.array(q))
+            places = first + np.arange(count * len(self.kinds)).reshape(count, -1)
+            return torch.tensor(
+                np.array([[draws.rotations(int(p))[0] for p in row] for row in 2 * places + self.kinds])
+            )
 
-    model = Model(lambda numbers: None)
+    model = Model(None)
     model.forward = lambda images: True_([int(pixel[1] > pixel[0]) for pixel in images[:, :, 0, 0]])
     evaluation = evaluate(model, data, samples=7, strategies=["expected"], quiet=True)
     expected = np.mean([float(data.log_density(torch.from_numpy(data.rotations(i)), i % 2)) for i in range(300)])
@@ -193,10 +195,8 @@ def test_equivalent_predictions_have_no_error_and_symmetric_labels_need_not_be_d
 
 
 def test_likelihoods_average_over_a_group_as_over_its_list():
-    group, q = (
-        SymmetryGroup.octahedral(),
-        random_quat((20,), dtype=torch.float64, generator=torch.Generator().manual_seed(0)),
-    )
+    group = SymmetryGroup.octahedral()
+    q = random_quat((20,), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     figures = [
         evaluate(table_model(), data, samples=0, quiet=True).figures.mean_log_likelihood
         for data in (Listed(q[:, None], group=group), Listed(group.equivalents(q)))
@@ -206,7 +206,7 @@ def test_likelihoods_average_over_a_group_as_over_its_list():
 
 def test_worst_cases_are_the_worst(drawn):
     evaluation = evaluate(table_model(), drawn, limit=200, samples=10, worst=3, quiet=True)
-    mode = table_model().posterior(torch.arange(1)).mode.double()
+    mode = table().mode.double()
     errors = [float(geodesic_angle(torch.from_numpy(drawn.rotations(i))[0], mode)[0]) for i in range(200)]
     assert [case.index for case in evaluation.worst] == np.argsort(errors)[::-1][:3].tolist()
     assert evaluation.worst[0].error_deg == pytest.approx(math.degrees(max(errors)), abs=1e-3)
@@ -226,9 +226,7 @@ def test_figures_do_not_depend_on_how_images_are_batched(drawn):
 
 def test_unreadable_images_are_left_out_counted_and_named(drawn):
     data = Listed(torch.from_numpy(drawn._rotations[:30]), broken=range(3, 14))
-    evaluation = evaluate(
-        table_model(), data, samples=5, batch_size=4, quiet=True
-    )  # batches 4 to 7 and 8 to 11 are empty
+    evaluation = evaluate(table_model(), data, samples=5, batch_size=4, quiet=True)  # two batches are empty
     assert evaluation.figures.images == 19
     assert len(evaluation.unreadable) == 11
     assert "image 3 " in evaluation.unreadable[0]
@@ -266,7 +264,7 @@ def test_models_and_data_that_do_not_fit_get_one_clear_sentence(drawn):
         evaluate(table_model(), KnownMixture(size=16, length=4), quiet=True)
     with pytest.raises(InputError, match="never ends"):
         evaluate(table_model(), KnownMixture(), quiet=True)
-    toy = AQuaMaM(ModelConfig(bins=8, dim=8, heads=2, layers=1, hidden=8, embedding="category", tokens=4))
+    toy = AQuaMaM(ModelConfig(**NETWORK, embedding="category", tokens=4))
     with pytest.raises(InputError, match="categories"):
         evaluate(toy, drawn, quiet=True)
 
@@ -319,7 +317,8 @@ def figures_of(text):
 
 
 def test_two_processes_give_the_figures_of_one(checkpoint, folder, capsys):
-    arguments = ["evaluate", str(checkpoint), "--data", str(folder), "--samples", "20", "--batch-size", "5", "--json", "--quiet"]  # fmt: skip
+    arguments = ["evaluate", str(checkpoint), "--data", str(folder), "--samples", "20", "--batch-size", "5"]
+    arguments += ["--json", "--quiet"]
     assert main(arguments) == 0
     alone = figures_of(capsys.readouterr().out)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "aquamam"]
@@ -340,8 +339,7 @@ def test_without_data_it_renders_what_the_model_was_trained_on_anew(checkpoint, 
     assert "6 images: fresh renders of die at 8 px, seed 2147483648" in text
     assert f"volume pi^2: uniform -2.29, ceiling {Cells.make('atlas', 12).ceiling:.2f}" in text
     facts = json.loads((out / "evaluation.json").read_text())
-    wanted = "mean_log_likelihood median_log_likelihood ceiling mean_error_deg median_error_deg acc15 acc30 spread_deg pit_ks coverage50 coverage90 coverage95 images samples seed throughput"  # fmt: skip
-    assert all(facts[name] is not None for name in wanted.split())
+    assert all(facts[name] is not None for name in (*Figures.__dataclass_fields__, "ceiling", "seed", "throughput"))
     assert facts["symmetries"] == {"die": "known"}
     assert facts["strategies"]["beam"]["plain"]["acc30"] == facts["strategies"]["beam"]["acc30"]
     page = json.loads((out / "evaluation.html").read_text().split('id="data">')[1].split("</script>")[0])
@@ -353,7 +351,8 @@ def test_held_out_renders_are_not_those_of_training(checkpoint):
     fresh, _ = open_data(load(checkpoint), None, None, 50, 0)
     for split in ("train", "valid", "test"):
         seen = RenderedDataset(solid("die"), seed=0, split=split)
-        assert not np.isin([fresh.rotations(i)[0, 0] for i in range(50)], [seen.rotations(i)[0, 0] for i in range(500)]).any()  # fmt: skip
+        mine, theirs = ([data.rotations(i)[0, 0] for i in range(n)] for data, n in ((fresh, 50), (seen, 500)))
+        assert not np.isin(mine, theirs).any()
 
 
 @pytest.mark.parametrize(

@@ -14,24 +14,24 @@ from PIL import Image
 from scipy.spatial.transform import Rotation
 
 import aquamam
-from aquamam.pages import fit as fitpage
-from aquamam.fit import pipeline as fitting
 from aquamam.cli.main import main
-from aquamam.data.renders import RenderedDataset
-from aquamam.data.renders import CAMERA, PLAIN, VariedDataset
-from aquamam.shape.symmetries import Symmetries
+from aquamam.data.renders import CAMERA, PLAIN, RenderedDataset, VariedDataset
 from aquamam.errors import InputError
-from aquamam.shape.group_fit import NONE, SPHERE
-from aquamam.shape.visual import Difference
-from aquamam.rendering.meshes import FIT_RADIUS, Mesh, read_mesh, write_mesh
+from aquamam.fit import pipeline as fitting
+from aquamam.fit.judgement import CURVE, listed_kinds
 from aquamam.fit.part import check_part, open_part, placed, plain_colour
-from aquamam.plotting import known_object
-from aquamam.rendering.render import RenderSettings, render
-from aquamam.geometry.rotations import multiply, rotvec_to_quat
-from aquamam.rendering.solids import solid
 from aquamam.fit.stages import Stages
+from aquamam.geometry.rotations import multiply, rotvec_to_quat
 from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.pages import fit as fitpage
+from aquamam.plotting import known_object
+from aquamam.rendering.meshes import FIT_RADIUS, Mesh, read_mesh, write_mesh
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.rendering.solids import solid
+from aquamam.shape.group_fit import NONE, SPHERE
 from aquamam.shape.matching import Tolerance
+from aquamam.shape.symmetries import Symmetries
+from aquamam.shape.visual import Difference
 
 TINY = [
     "--size", "16", "--steps", "6", "--held-out", "80", "--views", "3", "--quiet",
@@ -82,7 +82,7 @@ def fitted(tmp_path_factory):
             patch.setattr(fitting, done, forbidden)
         assert main(command) == 0
         patch.setattr(fitting, "calibrate", forbidden)
-        patch.setattr(fitting, "evaluate", forbidden)
+        patch.setattr(fitting, "judge", forbidden)
         (out / "index.html").unlink()
         assert main(command) == 0
     assert short == (out / "training" / "6steps" / "best.safetensors").read_bytes()
@@ -226,14 +226,14 @@ def test_odd_meshes_are_placed_and_seen(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "counts", "kinds"), [("die", [1, 2, 4], ["1", "2", "4"]), ("cylO", [1, 30], ["1", fitting.CURVE])]
+    ("name", "counts", "kinds"), [("die", [1, 2, 4], ["1", "2", "4"]), ("cylO", [1, 30], ["1", CURVE])]
 )
 def test_painted_parts_know_the_class_of_each_image(name, counts, kinds):
     part = solid(name)
     data = VariedDataset(part.mesh, RenderSettings(size=32), symmetry=part.symmetry, length=4, lookalikes=True)
-    assert fitting.listed_kinds(torch.tensor(counts), data).tolist() == kinds
+    assert listed_kinds(torch.tensor(counts), data).tolist() == kinds
     assert (
-        fitting.listed_kinds(torch.tensor(counts), VariedDataset(part.mesh, RenderSettings(size=32), length=4)) is None
+        listed_kinds(torch.tensor(counts), VariedDataset(part.mesh, RenderSettings(size=32), length=4)) is None
     )
 
 

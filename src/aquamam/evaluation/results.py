@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.stats import kstest
 from torch import Tensor
 
 from aquamam.evaluation import metrics
@@ -15,8 +16,8 @@ from aquamam.geometry.rotations import LOG_UNIFORM
 
 LEVELS = (0.5, 0.9, 0.95)
 
-# One row an image: index, label, listed, log_likelihood, truth, spread, found, pit, and prediction.S, error.S, plain.S
-# of each strategy S.
+# One row an image: index, label, listed, log_likelihood, truth, spread, found, pit, entropy, and prediction.S, error.S,
+# plain.S of each strategy S.
 Columns = dict[str, Tensor]
 
 
@@ -33,9 +34,9 @@ class Errors:
     def of(cls, error: Tensor) -> "Errors":
         return cls(
             mean_error_deg=math.degrees(error.mean()),
-            median_error_deg=math.degrees(metrics.median(error)),
-            acc15=float(metrics.share_within(error, 15)),
-            acc30=float(metrics.share_within(error, 30)),
+            median_error_deg=math.degrees(error.quantile(0.5)),
+            acc15=float((error <= math.radians(15)).double().mean()),
+            acc30=float((error <= math.radians(30)).double().mean()),
         )
 
 
@@ -69,16 +70,16 @@ class Figures(Errors):
         values: dict[str, Any] = {}
         if "pit" in columns:
             pit = columns["pit"]
-            distance = float(metrics.ks_uniform(pit))
+            distance, p_value = kstest(pit.numpy(), "uniform")
             values = {"spread_deg": math.degrees(columns["spread"].mean()), "pit_mean": float(pit.mean())}
-            values |= {"pit_ks": distance, "pit_p": metrics.ks_p_value(distance, n)}
+            values |= {"pit_ks": float(distance), "pit_p": float(p_value)}
             for level, share, error in zip(LEVELS, *(part.tolist() for part in metrics.coverage(pit, LEVELS))):
                 values |= {f"coverage{round(100 * level)}": share, f"coverage{round(100 * level)}_se": error}
         return cls(
             images=n,
             mean_log_likelihood=float(log_p.mean()),
             log_likelihood_se=float(log_p.std(correction=0)) / math.sqrt(n),
-            median_log_likelihood=float(metrics.median(log_p)),
+            median_log_likelihood=float(log_p.quantile(0.5)),
             **asdict(Errors.of(columns[f"error.{strategy}"])),
             **values,
         )

@@ -1,4 +1,5 @@
-"""A part to fit a model to: opened, placed as it is rendered, checked; found again, or known again, beside the checkpoint of its model."""
+"""A part to fit a model to: opened, placed as it is rendered, checked; found again, or known again, beside the
+checkpoint of its model."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +31,8 @@ def open_part(source: str, *, untextured: bool = False) -> Mesh:
 
 
 def placed(mesh: Mesh, found: Symmetries) -> tuple[Mesh, list[float], float]:
-    """The mesh as it is rendered, (vertices - centre) * scale: about the centre of its symmetries, or of its box if it has none."""
+    """The mesh as it is rendered, (vertices - centre) * scale: about the centre of its symmetries, or of its box if it
+    has none."""
     corners = mesh.vertices[np.unique(mesh.faces)]
     centre = np.array(found.centre)
     if found.group is None or found.group.order == 1:
@@ -50,8 +52,8 @@ def check_part(mesh: Mesh, found: Symmetries, size: int) -> None:
     filled = float((seen / 255).sum((1, 2)).mean())
     if filled < FEWEST_PIXELS:
         raise InputError(
-            f"{mesh.name} fills {filled:.1f} of the {size} x {size} pixels on average, too few to see how it is turned; remove what lies far "
-            "from it in the file, or try a larger --size."
+            f"{mesh.name} fills {filled:.1f} of the {size} x {size} pixels on average, too few to see "
+            "how it is rotated; remove what lies far from it in the file, or try a larger --size."
         )
 
 

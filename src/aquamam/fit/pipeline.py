@@ -1,8 +1,8 @@
 """From a mesh to a model that one can use: one folder, filled stage by stage.
 
-Each stage leaves its result in OUT/work together with a fingerprint of what it came from. Started again, whatever is there and came from
-the same is not done again, so a fit may be killed at any moment. Training, temperatures, calibration and the final judgement each see
-renders of their own split, all drawn alike.
+Each stage leaves its result in OUT/work together with a fingerprint of what it came from. Started again, whatever is
+there and came from the same is not done again, so a fit may be killed at any moment. Training, temperatures,
+calibration and the final judgement each see renders of their own split, all drawn alike.
 """
 
 import json
@@ -16,21 +16,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 
 from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.data.renders import CAMERA, PLAIN, VariedDataset
 from aquamam.errors import InputError
-from aquamam.evaluation.evaluate import evaluate
-from aquamam.evaluation.results import LEVELS, Evaluation
+from aquamam.evaluation.results import LEVELS
 from aquamam.files import write_json
+from aquamam.fit.judgement import CURVE, SAMPLES, judge, kind_words, rank
 from aquamam.fit.part import check_part, open_part, placed, plain_colour
 from aquamam.fit.stages import Stages
-from aquamam.geometry.rotations import LOG_UNIFORM, quat_to_matrix
+from aquamam.geometry.rotations import LOG_UNIFORM
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.network.model import AQuaMaM, ModelConfig
-from aquamam.pages import fit as fitpage
-from aquamam.pages.evaluation import write_report
+from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
+from aquamam.pages.fit import FitPage, preview
 from aquamam.rendering.known import MESH_FILE
 from aquamam.rendering.meshes import Mesh, read_mesh, write_mesh
 from aquamam.rendering.render import RenderSettings, render
@@ -38,15 +36,16 @@ from aquamam.shape.matching import Tolerance
 from aquamam.shape.surface import directions, looking_from
 from aquamam.shape.symmetries import Symmetries, find_symmetries, models_info
 from aquamam.shape.view_map import view_ambiguity
-from aquamam.training.calibrate import calibrate, held_out_scores
+from aquamam.training.calibrate import calibrate
 from aquamam.training.config import TrainConfig
+from aquamam.training.runfolder import differences
 from aquamam.training.temperature import temper
 from aquamam.training.trainer import Trainer
 
 TRAINING_SHARE = 0.8  # of the time budget; the rest is for the views, calibration and the judgement
 LEARNED = 0.5  # nats above the uniform density: less is nothing that anyone could use
-SAMPLES = 200  # rotations among which truths are ranked
-CURVE = "curve"  # the class of views that fit a whole curve of rotations
+# what may change when a fit goes on: with a longer schedule it learns on from what was learned
+FREE = {"time_budget", "steps", "threads", "checkpoint_seconds", "compile", "validate_every", "validation_size"}
 
 
 class NothingLearned(InputError):
@@ -66,24 +65,17 @@ class FitConfig:
     groups: int = 6  # that are calibrated each for itself, from sure to unsure
 
     def __post_init__(self) -> None:
-        if self.held_out < 20 * self.groups:
-            raise InputError(
-                f"at least {20 * self.groups} held-out images are needed, got {self.held_out}; 2000 is good."
-            )
+        least = 20 * self.groups
+        if self.held_out < least:
+            raise InputError(f"at least {least} held-out images are needed, got {self.held_out}; 2000 is good.")
         if self.views < 1:
             raise InputError(f"at least one view is needed, got {self.views}; 96 is good.")
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a folder's fit cannot change; a longer schedule goes on from what was learned."""
+        """What a folder's fit cannot change."""
         train = {k: v for k, v in self.train.to_dict().items() if k not in FREE}
         return {"model": self.model.to_dict(), "train": train, "plain": self.plain, "tolerance": self.tolerance}
-
-
-FREE = {"time_budget", "steps", "threads", "checkpoint_seconds", "compile", "validate_every", "validation_size"}
-
-
-# --- the fit ----------------------------------------------------------------------------------------------------------
 
 
 class Fit:
@@ -102,46 +94,49 @@ class Fit:
     ):
         self.source, self.out, self.config = source, out, config
         self.say, self.quiet, self.device = say, quiet, device
-        self.stages = Stages(out / "work")
+        self.stages, self.tempered = Stages(out / "work"), out / "work" / "tempered.safetensors"
+        self.curve: Path | None = None  # the log of the training
         self.file_mesh = open_part(source, untextured=untextured)
         self.facts: dict[str, Any] = {"name": self.file_mesh.name, "source": Path(source).name}
 
     def run(self) -> dict[str, Any]:
         """Do all that is not done yet; returns what fit.json says."""
+        config, facts, model = self.config, self.facts, self.out / "model.safetensors"
         self._check_folder()
         self.say(f"part          {self.file_mesh.name}: {len(self.file_mesh.faces):,} triangles")
-        self.part = self.stages("part", self._part_inputs, self._find_part, [self.out / MESH_FILE])
-        self.say(f"symmetries    {self.part['headline']}")
-        self.facts |= {"part": self.part, "settings": self.config.identity}
-        self._write_page()
-        views = self.stages("views", [self.part["mesh"], self.config.views], self._look_around)
-        self.facts["views"] = views
-        self.say(f"views         {views['words']}")
-        self._write_page()
-        trained = self._train()
-        self._write_page()
-        if not trained["best"] > LOG_UNIFORM + LEARNED:
-            self.facts["note"] = "Nothing was learned in this time: go on with a longer --time-budget."
-            self._write_page()
-            raise NothingLearned(
-                f"nothing was learned in {trained['elapsed'] / 60:.1f} minutes of training: the validation log-likelihood {trained['best']:.2f} is "
-                f"not clearly above the uniform density's {LOG_UNIFORM:.2f}; the checkpoint is kept in {self.out / trained['folder']}, and the "
-                "same command with a longer --time-budget goes on from there."
-            )
-        inputs = [self.part["mesh"], *(trained[key] for key in ("folder", "steps", "best")), self.config.held_out]
-        factors = self.stages("temper", inputs, self._temper, [self.tempered])
-        self.facts["temperatures"] = factors
-        inputs = [*inputs, factors, self.config.groups]
-        self.facts["calibration"] = self.stages("calibrate", inputs, self._calibrate, [self.out / "model.safetensors"])
-        self.say(f"calibrated    on {self.config.held_out:,} renders, {self.config.groups} groups from sure to unsure")
+        inputs: list[Any] = [self.file_mesh.hash, config.model.image_size, config.tolerance, config.plain]
+        self.part = self.stages("part", inputs, self._find_part, [self.out / MESH_FILE])
+        facts |= {"part": self.part, "settings": config.identity}
+        self._tell(f"symmetries    {self.part['headline']}")
+        facts["views"] = views = self.stages("views", [self.part["mesh"], config.views], self._look_around)
+        self._tell(f"views         {views['words']}")
+        facts["training"] = trained = self._train()
+        words = f"validation log-likelihood {trained['best']:.3f}"
+        self._tell(f"trained       on {trained['images']:,} renders; {words}")
+        self._check_learned(trained)
+        inputs = [self.part["mesh"], *(trained[key] for key in ("folder", "steps", "best")), config.held_out]
+        facts["temperatures"] = self.stages("temper", inputs, self._temper, [self.tempered])
+        inputs += [facts["temperatures"], config.groups]
+        facts["calibration"] = self.stages("calibrate", inputs, self._calibrate, [model])
+        self.say(f"calibrated    on {config.held_out:,} renders, {config.groups} groups from sure to unsure")
         pages = [self.out / "evaluation.html", self.out / "evaluation.json"]
-        judged = self.stages("evaluate", [*inputs, views], lambda: self._evaluate(views), pages)
-        self.facts |= judged
-        self.facts["seconds"] = self.stages.seconds() | {"training": trained["elapsed"]}
+        facts |= self.stages("evaluate", [*inputs, views], self._judge, pages)
+        facts["seconds"] = self.stages.seconds() | {"training": trained["elapsed"]}
         self._write_page(done=True)
-        kept = {k: v for k, v in self.facts.items() if k != "pictures"}
+        kept = {k: v for k, v in facts.items() if k != "pictures"}
         write_json(self.out / "fit.json", kept)
         return kept
+
+    def _tell(self, line: str) -> None:
+        self.say(line)
+        self._write_page()
+
+    def _write_page(self, *, done: bool = False) -> None:
+        self.page.write(self.facts, log=self.curve, done=done)
+
+    @cached_property
+    def page(self) -> FitPage:
+        return FitPage(self.out, self.mesh, self.data("train"))
 
     # The folder.
 
@@ -152,30 +147,16 @@ class Fit:
     def _check_folder(self) -> None:
         """Raise InputError if the folder is another fit's, or somebody else's."""
         path = self.out / "work" / "inputs.json"
-        mine = self._identity
         if path.exists():
-            there = json.loads(path.read_text(encoding="utf-8"))
-            differ = [
-                f"{key}.{part}" if isinstance(mine[key], dict) else key
-                for key in mine
-                for part in (mine[key] if isinstance(mine[key], dict) else [""])
-                if (there.get(key, {}).get(part) != mine[key][part] if part else there.get(key) != mine[key])
-            ]
-            if differ:
-                raise InputError(
-                    f"{self.out} holds another fit: {', '.join(differ[:3])} differ; give another --out, or the same settings to go on."
-                )
+            if differ := differences(self._identity, json.loads(path.read_text(encoding="utf-8"))):
+                hint = "give another --out, or the same settings to go on"
+                raise InputError(f"{self.out} holds another fit: {', '.join(differ[:3])} differ; {hint}.")
         elif self.out.is_dir() and any(self.out.iterdir()):
             raise InputError(f"{self.out} is there already and is no fit of ours; give another folder with --out.")
         elif self.out.exists() and not self.out.is_dir():
             raise InputError(f"{self.out} is a file, and a fit needs a folder; give another one with --out.")
 
     # The part.
-
-    @property
-    def _part_inputs(self) -> list[Any]:
-        config = self.config
-        return [self.file_mesh.hash, config.model.image_size, config.tolerance, config.plain]
 
     def _find_part(self) -> dict[str, Any]:
         found = find_symmetries(self.file_mesh, tolerance=Tolerance(distance=self.config.tolerance))
@@ -186,7 +167,7 @@ class Fit:
         write_mesh(mesh, self.out / MESH_FILE)
         write_json(self.out / "models_info.json", {"1": models_info(self.file_mesh, found)}, indent=2)
         write_json(self.out / "symmetries.json", {mesh.name: found.group.to_dict()})
-        fitpage.preview(mesh).save(self.out / "preview.png")
+        preview(mesh).save(self.out / "preview.png")
         start = time.perf_counter()
         render(mesh, looking_from(directions(64)), RenderSettings(size=self.config.model.image_size))
         rate = 64 / (time.perf_counter() - start)
@@ -234,10 +215,9 @@ class Fit:
         # answers come in whole orbits of the group: where some were missed, the orbit tells them
         order = 1 if math.isinf(self.group.order) else int(self.group.order)
         kinds = [
-            CURVE if view.continuous else str(-(-view.count // order) * order)  # rounded up
-            for view in found.views
-        ]
-        share = {kind: kinds.count(kind) / len(kinds) for kind in sorted(set(kinds), key=_rank)}
+            CURVE if view.continuous else str(-(-view.count // order) * order) for view in found.views
+        ]  # rounded up
+        share = {kind: kinds.count(kind) / len(kinds) for kind in sorted(set(kinds), key=rank)}
         words = ", ".join(f"{100 * s:.0f} % fit {kind_words(kind)}" for kind, s in share.items())
         return {
             "directions": np.round(found.directions, 5).tolist(),
@@ -259,29 +239,45 @@ class Fit:
         fresh = not (folder / "state.safetensors").exists()
         start = load(max(before, key=lambda p: p.stat().st_mtime)) if before and fresh else None
         trainer = Trainer(
-            "aquamam", self.config.model.to_dict(), config, data, self.data("valid", config.validation_size),
-            folder, start_from=start, device=self.device, quiet=self.quiet,
-        )  # fmt: skip
+            "aquamam",
+            self.config.model.to_dict(),
+            config,
+            data,
+            self.data("valid", config.validation_size),
+            folder,
+            start_from=start,
+            device=self.device,
+            quiet=self.quiet,
+        )
         length = f"{config.time_budget / 60:.1f} minutes" if config.time_budget else f"{config.steps:,} steps"
-        self.say(f"training      {length}, {sum(p.numel() for p in trainer.model.parameters()):,} parameters")
+        self.say(f"training      {length}, {trainer.model.parameter_count:,} parameters")
         self.curve = folder / "log.jsonl"
         progress = trainer.fit(lambda *_: self._write_page())
-        self.best = folder / "best.safetensors"
-        self.tempered = self.out / "work" / "tempered.safetensors"
-        self.facts["training"] = {
+        return {
             "folder": str(folder.relative_to(self.out)),
             "steps": progress.step,
             "images": progress.images,
             "elapsed": round(progress.elapsed, 1),
             "best": progress.best,
-            "parameters": sum(p.numel() for p in trainer.model.parameters()),
+            "parameters": trainer.model.parameter_count,
             "threads": torch.get_num_threads(),
         }
-        self.say(f"trained       on {progress.images:,} renders; validation log-likelihood {progress.best:.3f}")
-        return self.facts["training"]
+
+    def _check_learned(self, trained: dict[str, Any]) -> None:
+        """Raise NothingLearned if the model knows hardly more than the uniform density."""
+        if trained["best"] > LOG_UNIFORM + LEARNED:
+            return
+        self.facts["note"] = "Nothing was learned in this time: go on with a longer --time-budget."
+        self._write_page()
+        raise NothingLearned(
+            f"nothing was learned in {trained['elapsed'] / 60:.1f} minutes of training: the validation log-likelihood "
+            f"{trained['best']:.2f} is not clearly above the uniform density's {LOG_UNIFORM:.2f}; the checkpoint is "
+            f"kept in {self.out / trained['folder']}, and the same command with a longer --time-budget goes on there."
+        )
 
     def _temper(self) -> dict[str, Any]:
-        model = load(self.best)  # a few images: on the CPU wherever the rest is done
+        # a few images: on the CPU wherever the rest is done
+        model = load(self.out / self.facts["training"]["folder"] / "best.safetensors")
         assert isinstance(model, AQuaMaM)
         data = self.data("temper", max(20, self.config.held_out // 2))
         if data.view_classes is not None:
@@ -291,119 +287,19 @@ class Fit:
         return {"temperatures": list(model.calibration.temperatures)}
 
     def _calibrate(self) -> dict[str, Any]:
-        model = self._load(self.tempered)
-        calibration = calibrate(
-            model, self.data("calibration", self.config.held_out), LEVELS, samples=SAMPLES, groups=self.config.groups, quiet=self.quiet,
-        )  # fmt: skip
+        model, data = self._load(self.tempered), self.data("calibration", self.config.held_out)
+        found = calibrate(model, data, LEVELS, samples=SAMPLES, groups=self.config.groups, quiet=self.quiet)
         part = {k: self.part[k] for k in ("centre", "scale", "headline")}
         info = {"part": {"name": self.mesh.name, **part}, "symmetries": self.part["symmetries"]}
         save_model(model, self.out, info)
-        return {key: calibration[key] for key in ("images", "samples", "levels", "edges")}
+        return {key: found[key] for key in ("images", "samples", "levels", "edges")}
 
-    def _load(self, path: Path) -> AQuaMaM:
-        model = load(path, device=self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        assert isinstance(model, AQuaMaM)
-        return model
-
-    # The judgement.
-
-    def _evaluate(self, views: dict[str, Any]) -> dict[str, Any]:
+    def _judge(self) -> dict[str, Any]:
         model, data = self._load(self.out / "model.safetensors"), self.data("test", self.config.held_out)
-        judged = evaluate(model, data, quiet=self.quiet)
-        about = {
-            "model": self.out.name or self.mesh.name,
-            "kind": model.kind,
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "data": f"held-out renders of {self.mesh.name}",
-            "seconds": 0,
-        }
-        write_report(self.out, judged, data, about)
-        scores = model.calibration.scores
-        assert scores is not None
-        score, spread = held_out_scores(model, data, samples=SAMPLES, quiet=self.quiet, title="covering")
-        held = {level: score <= scores.mass(level, spread) for level in LEVELS}
-        seen_from = quat_to_matrix(judged.columns["truth"])[:, 2].numpy()
-        cell = cKDTree(np.array(views["directions"])).query(seen_from)[1]
-        listed = listed_kinds(judged.columns["listed"], data)
-        kinds = np.array(views["kinds"])[cell] if listed is None else listed
-        return {
-            "evaluation": {k: v for k, v in judged.to_dict().items() if k not in ("curves", "worst", "unlikely")},
-            "classes": self._classes(judged, held, kinds),
-            "cells": _cells(judged, cell, len(views["kinds"])),
-            "pictures": {
-                "worst": fitpage.worst(data, judged.worst[:6]),
-                "unlikely": fitpage.worst(data, judged.unlikely[:6]),
-            },
-        }
+        return judge(model, data, self.facts["views"], self.out, quiet=self.quiet)
 
-    def _classes(self, judged: Evaluation, held: dict[float, torch.Tensor], kinds: np.ndarray) -> list[dict[str, Any]]:
-        """Figures and coverage of all images and of each class of views."""
-        rows = []
-        for kind in ("all", *sorted(set(kinds.tolist()), key=_rank)):
-            mine = torch.from_numpy(kinds == kind) if kind != "all" else torch.ones(len(kinds), dtype=torch.bool)
-            n = int(mine.sum())
-            error = np.degrees(judged.columns["error.greedy"][mine].numpy())
-            row: dict[str, Any] = {
-                "kind": kind,
-                "words": "all views" if kind == "all" else kind_words(kind),
-                "images": n,
-                "mean_log_likelihood": float(judged.columns["log_likelihood"][mine].mean()),
-                "mean_error_deg": float(error.mean()),
-                "median_error_deg": float(np.median(error)),
-                "spread_deg": math.degrees(float(judged.columns["spread"][mine].mean())),
-                "coverage": {},
-            }
-            for level, inside in held.items():
-                share = float(inside[mine].double().mean())
-                # of the images here, and of as large a part of those that set the thresholds
-                se = math.sqrt(level * (1 - level) * 2 / n)
-                within = abs(share - level) <= 2 * se
-                row["coverage"][f"{level:g}"] = {"share": share, "se": se, "within_two_se": within}
-            rows.append(row)
-        return rows
-
-    def _write_page(self, *, done: bool = False) -> None:
-        self.page.write(self.facts, log=getattr(self, "curve", None), done=done)
-
-    @cached_property
-    def page(self) -> fitpage.FitPage:
-        return fitpage.FitPage(self.out, self.mesh, self.data("train"))
-
-
-def listed_kinds(counts: torch.Tensor, data: VariedDataset) -> np.ndarray | None:
-    """The class of each image by how many rotations are listed for its picture; None where the data list none, so that the nearest
-    direction must tell."""
-    if not data.lookalikes:
-        return None
-    (known,) = data.lookalikes.values()
-    return np.array([CURVE if known.continuous and count > 1 else str(count) for count in counts.tolist()])
-
-
-def _cells(judged: Evaluation, cell: np.ndarray, count: int) -> dict[str, list[Any]]:
-    """Of each direction's images the number, the mean error and the mean log-likelihood."""
-    number = np.bincount(cell, minlength=count)
-
-    def mean(values: np.ndarray) -> list[float | None]:
-        total = np.bincount(cell, values, minlength=count)
-        return [float(t / n) if n else None for t, n in zip(total, number)]
-
-    error = np.degrees(judged.columns["error.greedy"].numpy())
-    return {
-        "images": number.tolist(),
-        "error_deg": mean(error),
-        "log_likelihood": mean(judged.columns["log_likelihood"].numpy()),
-    }
-
-
-def _rank(kind: str) -> float:
-    return math.inf if kind == CURVE else float(kind)
-
-
-def kind_words(kind: str) -> str:
-    """A class of views in words."""
-    if kind == CURVE:
-        return "a curve of rotations"
-    return "one rotation" if kind == "1" else f"{kind} rotations"
+    def _load(self, path: Path) -> RotationModel:
+        return load(path, device=self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def _headline(found: Symmetries) -> str:

@@ -68,18 +68,18 @@ class Drawn:
 
     posterior: Density
     q: Float[Tensor, "samples batch 4"]
-    log_p: Float[Tensor, "samples batch"]  # rounded
 
     @classmethod
     def of(cls, posterior: Density, samples: int, generator: torch.Generator | None) -> "Drawn":
-        q = posterior.sample((samples,), generator=generator)
-        return cls(posterior, q, _rounded(posterior.log_prob(q)))
+        return cls(posterior, posterior.sample((samples,), generator=generator))
+
+    @cached_property
+    def log_p(self) -> Float[Tensor, "samples batch"]:
+        return _rounded(self.posterior.log_prob(self.q))
 
     def score(self, truth: Float[Tensor, "batch 4"], u: Float[Tensor, "batch"]) -> Float[Tensor, "batch"]:
-        log_p = _rounded(
-            self.posterior.log_prob(truth.to(self.q.dtype))
-        )  # the samples' dtype, or ties would not be ties
-        return density_pit(log_p, self.log_p, u)
+        # the samples' dtype, or ties would not be ties
+        return density_pit(_rounded(self.posterior.log_prob(truth.to(self.q.dtype))), self.log_p, u)
 
     @property
     def spread(self) -> Float[Tensor, "batch"]:

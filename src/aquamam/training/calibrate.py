@@ -10,16 +10,17 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from aquamam.data.base import RotationDataset
+from aquamam.data.base import Batch, RotationDataset
 from aquamam.data.labels import draw_labels
 from aquamam.data.random import uniforms, words
 from aquamam.data.stream import one_pass
 from aquamam.errors import InputError
 from aquamam.network.model import RotationModel
 from aquamam.posterior.calibration import ConformalScores, quantile
-from aquamam.posterior.regions import Drawn, check_level
+from aquamam.posterior.regions import Density, Drawn, check_level
 
 
+@torch.no_grad()
 def calibrate(
     model: RotationModel,
     dataset: RotationDataset,
@@ -43,57 +44,46 @@ def calibrate(
         raise InputError(f"samples must be at least 20 and groups at least 1, got {samples} and {groups}.")
     for level in levels:
         check_level(level)
-    score, spread = held_out_scores(
-        model, dataset, samples=samples, limit=limit, seed=seed, batch_size=batch_size, quiet=quiet
-    )
-    scores = _grouped(score, spread, groups, samples)
-    model.calibration = replace(model.calibration, scores=scores)
-    shares = {f"{level:g}": [quantile(group, level) for group in scores.scores] for level in levels}
-    return {**scores.to_dict(), "levels": shares, "images": len(score)}
-
-
-def held_out_scores(
-    model: RotationModel,
-    dataset: RotationDataset,
-    *,
-    samples: int,
-    limit: int | None = None,
-    seed: int = 0,
-    batch_size: int = 64,
-    quiet: bool = True,
-    title: str = "calibrating",
-) -> tuple[Float[Tensor, "images"], Float[Tensor, "images"]]:
-    """For each image the mass of the region that just holds its truth, and the posterior's entropy.
-
-    A region of `ConformalScores` holds the truth exactly where the score is at most its `mass`.
-    """
     scores, spreads = [], []
     total = limit if dataset.endless else min(len(dataset), limit or len(dataset))
-    bar = tqdm(total=total, unit="img", desc=title, disable=True if quiet else None, dynamic_ncols=True)
-    training, device = model.training, next(iter(model.parameters()), torch.empty(0)).device
+    bar = tqdm(total=total, unit="img", desc="calibrating", disable=True if quiet else None, dynamic_ncols=True)
+    training = model.training
     model.eval()
     try:
         for batch in one_pass(dataset, batch_size, limit=limit, unreadable="skip"):
-            if len(batch) == 0:
-                continue
-            numbers = np.array(batch.indices, np.int64)
-            batch = batch.to(device)
-            # two, and the first of them: asked for one, it gives the pictured rotation, which need not be evenly drawn
-            truth = draw_labels(batch, dataset, 2, seed=seed, positions=numbers)[0][0]
-            word = int(words(seed, "calibration/samples", numbers[:1], 1)[0, 0])
-            generator = torch.Generator(device=device).manual_seed(word >> 1)
-            u = torch.from_numpy(uniforms(seed, "calibration/rank", numbers, 1)[:, 0]).to(device)
-            with torch.no_grad():
-                drawn = Drawn.of(model(batch.images), samples, generator)
-                scores.append(drawn.score(truth, u).double().cpu())
-                spreads.append(drawn.spread.double().cpu())
+            if len(batch):
+                batch = batch.to(model.device)
+                drawn = draw(model(batch.images), batch, samples, seed)
+                scores.append(score(drawn, batch, dataset, seed).double().cpu())
+                spreads.append(drawn.spread.cpu())
             bar.update(len(batch))
     finally:
         bar.close()
         model.train(training)
     if not scores:
         raise InputError("calibration needs held-out images, and none of these can be read; choose another split.")
-    return torch.cat(scores), torch.cat(spreads)
+    found = _grouped(torch.cat(scores), torch.cat(spreads), groups, samples)
+    model.calibration = replace(model.calibration, scores=found)
+    shares = {f"{level:g}": [quantile(group, level) for group in found.scores] for level in levels}
+    return {**found.to_dict(), "levels": shares, "images": sum(map(len, scores))}
+
+
+def draw(posterior: Density, batch: Batch, samples: int, seed: int) -> Drawn:
+    """Samples of each image, a function of the seed and of the batch."""
+    word = int(words(seed, "calibration/samples", np.array(batch.indices[:1], np.int64), 1)[0, 0])
+    return Drawn.of(posterior, samples, torch.Generator(device=batch.images.device).manual_seed(word >> 1))
+
+
+def score(drawn: Drawn, batch: Batch, dataset: RotationDataset, seed: int) -> Float[Tensor, "images"]:
+    """For each image the mass of the region that just holds its truth: one of the equivalent ones, drawn evenly.
+
+    A region of `ConformalScores` holds the truth exactly where the score is at most its `mass`.
+    """
+    numbers = np.array(batch.indices, np.int64)
+    # two, and the first of them: asked for one, it gives the pictured rotation, which need not be evenly drawn
+    truth = draw_labels(batch, dataset, 2, seed=seed, positions=numbers)[0][0]
+    u = torch.from_numpy(uniforms(seed, "calibration/rank", numbers, 1)[:, 0]).to(truth.device)
+    return drawn.score(truth, u)
 
 
 def _grouped(score: Tensor, spread: Tensor, groups: int, samples: int) -> ConformalScores:

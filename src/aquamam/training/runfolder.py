@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,16 +67,9 @@ class RunFolder:
         if not file.exists():
             return None
         tensors, description = load_tensors(file)
-        there = description.get("identity", {})
-        differ = [part for part in ("kind", "data") if there.get(part) != self.identity[part]]
-        for part in ("model", "train"):
-            mine, theirs = self.identity[part], there.get(part, {})
-            differ += [f"{part}.{key}" for key in mine if key not in FREE and theirs.get(key) != mine[key]]
-        if differ:
-            raise InputError(
-                f"{self.path} holds another run: {', '.join(differ[:3])} differ; use another folder, or the same "
-                "settings to go on."
-            )
+        if differ := differences(self.identity, description.get("identity", {}), FREE):
+            hint = "use another folder, or the same settings to go on"
+            raise InputError(f"{self.path} holds another run: {', '.join(differ[:3])} differ; {hint}.")
         return tensors, Progress(**description["progress"])
 
     def log(self, record: dict[str, Any]) -> None:
@@ -103,3 +97,15 @@ class RunFolder:
         lines = path.read_text().splitlines() if path.exists() and step else []
         kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
         write_text(path, "".join(line + "\n" for line in kept))
+
+
+def differences(mine: dict[str, Any], there: dict[str, Any], free: Collection[str] = ()) -> list[str]:
+    """Names of the settings that two runs do not share; fields that an older version did not have yet may differ."""
+    found = []
+    for key, value in mine.items():
+        other = there.get(key)
+        if isinstance(value, dict) and isinstance(other, dict):
+            found += [f"{key}.{n}" for n in value if n not in free and n in other and other[n] != value[n]]
+        elif other != value:
+            found.append(key)
+    return found

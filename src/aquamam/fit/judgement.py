@@ -1,0 +1,111 @@
+"""How good a fitted model is on renders that it has not seen: by class of views, how often its sets hold the truth, and
+where it errs."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+
+from aquamam.data.renders import VariedDataset
+from aquamam.evaluation.evaluate import evaluate
+from aquamam.evaluation.results import LEVELS, Evaluation
+from aquamam.geometry.rotations import quat_to_matrix
+from aquamam.network.model import RotationModel
+from aquamam.pages import fit as fitpage
+from aquamam.pages.evaluation import write_report
+
+SAMPLES = 200  # rotations among which truths are ranked
+CURVE = "curve"  # the class of views that fit a whole curve of rotations
+
+
+def judge(
+    model: RotationModel, data: VariedDataset, views: dict[str, Any], out: Path, *, quiet: bool = True
+) -> dict[str, Any]:
+    """Evaluate the model, write evaluation.html and .json, and return what the page of the fit shows.
+
+    views: directions and the class of each. An image's class is told by how many rotations are listed for it, or else
+    by the nearest direction.
+    """
+    judged = evaluate(model, data, samples=SAMPLES, quiet=quiet)
+    about = {"kind": model.kind, "parameters": model.parameter_count, "seconds": 0}
+    name = data.classes[0]
+    write_report(out, judged, data, {"model": out.name or name, "data": f"held-out renders of {name}", **about})
+    seen_from = quat_to_matrix(judged.columns["truth"])[:, 2].numpy()
+    cell = cKDTree(np.array(views["directions"])).query(seen_from)[1]
+    kinds = listed_kinds(judged.columns["listed"], data)
+    kinds = np.array(views["kinds"])[cell] if kinds is None else kinds
+    return {
+        "evaluation": {k: v for k, v in judged.to_dict().items() if k not in ("curves", "worst", "unlikely")},
+        "classes": class_rows(judged, model, kinds),
+        "cells": cell_means(judged, cell, len(views["kinds"])),
+        "pictures": {
+            "worst": fitpage.worst(data, judged.worst[:6]),
+            "unlikely": fitpage.worst(data, judged.unlikely[:6]),
+        },
+    }
+
+
+def class_rows(judged: Evaluation, model: RotationModel, kinds: np.ndarray) -> list[dict[str, Any]]:
+    """Figures and coverage of all images and of each class of views."""
+    columns, scores = judged.columns, model.calibration.scores
+    assert scores is not None
+    held = {level: columns["pit"] <= scores.mass(level, columns["entropy"]) for level in LEVELS}
+    rows = []
+    for kind in ("all", *sorted(set(kinds.tolist()), key=rank)):
+        mine = torch.from_numpy((kinds == kind) | (kind == "all"))
+        n = int(mine.sum())
+        error = np.degrees(columns["error.greedy"][mine].numpy())
+        coverage = {}
+        for level, inside in held.items():
+            share = float(inside[mine].double().mean())
+            # of the images here, and of as large a part of those that set the thresholds
+            se = math.sqrt(level * (1 - level) * 2 / n)
+            coverage[f"{level:g}"] = {"share": share, "se": se, "within_two_se": abs(share - level) <= 2 * se}
+        rows.append(
+            {
+                "kind": kind,
+                "words": "all views" if kind == "all" else kind_words(kind),
+                "images": n,
+                "mean_log_likelihood": float(columns["log_likelihood"][mine].mean()),
+                "mean_error_deg": float(error.mean()),
+                "median_error_deg": float(np.median(error)),
+                "spread_deg": math.degrees(float(columns["spread"][mine].mean())),
+                "coverage": coverage,
+            }
+        )
+    return rows
+
+
+def listed_kinds(counts: torch.Tensor, data: VariedDataset) -> np.ndarray | None:
+    """The class of each image by how many rotations are listed for its picture; None where the data list none."""
+    if not data.lookalikes:
+        return None
+    (known,) = data.lookalikes.values()
+    return np.array([CURVE if known.continuous and count > 1 else str(count) for count in counts.tolist()])
+
+
+def cell_means(judged: Evaluation, cell: np.ndarray, count: int) -> dict[str, list[Any]]:
+    """Of each direction's images the number, the mean error and the mean log-likelihood."""
+    number = np.bincount(cell, minlength=count)
+
+    def mean(values: np.ndarray) -> list[float | None]:
+        total = np.bincount(cell, values, minlength=count)
+        return [float(t / n) if n else None for t, n in zip(total, number)]
+
+    error, log_p = np.degrees(judged.columns["error.greedy"].numpy()), judged.columns["log_likelihood"].numpy()
+    return {"images": number.tolist(), "error_deg": mean(error), "log_likelihood": mean(log_p)}
+
+
+def rank(kind: str) -> float:
+    """Classes are ordered by how many rotations fit."""
+    return math.inf if kind == CURVE else float(kind)
+
+
+def kind_words(kind: str) -> str:
+    """A class of views in words."""
+    if kind == CURVE:
+        return "a curve of rotations"
+    return "one rotation" if kind == "1" else f"{kind} rotations"
