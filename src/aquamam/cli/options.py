@@ -54,6 +54,9 @@ def setting(text: str) -> tuple[str, Any]:
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
+ONNX = "onnxruntime on the CPU, with graphs made at a model's first use"
+MOVED = "of symmetries: how far a surface may move, as a share of the radius"
+OVERRIDE = "override a field of the model's or the training's config"
 MESH = "a mesh file (.obj, .ply, .stl, .glb, .gltf, .off) or a solid's name"
 SHARED: dict[str, dict[str, Any]] = {
     "image": {"metavar": "IMAGE", "help": "an image file"},
@@ -61,29 +64,14 @@ SHARED: dict[str, dict[str, Any]] = {
     "--model": {"metavar": "MODEL", "default": "die", "help": "a bundled model's name, a checkpoint or a run's folder"},
     "--data": {"metavar": "DIR", "help": "a data set's folder, or render:NAME for renders of a solid or a mesh file"},
     "--device": {"help": "cpu, cuda, cuda:1, ... (default: a GPU if there is one)"},
-    "--engine": {
-        "choices": ["torch", "onnx"],
-        "default": "torch",
-        "help": "what runs the network; onnx is onnxruntime on the CPU, whose graphs are made at a model's first use",
-    },
+    "--engine": {"choices": ["torch", "onnx"], "default": "torch", "help": "what runs the network; onnx: " + ONNX},
     "--threads": {"type": whole(1), "metavar": "N", "help": "CPU cores to use (default: all)"},
     "--seed": {"type": seed, "metavar": "N", "default": 0, "help": "of everything random"},
     "--size": {"type": int, "metavar": "PX", "default": 64, "help": "side of an image"},
     "--steps": {"type": whole(1), "metavar": "N", "help": "optimiser steps"},
     "--time-budget": {"type": duration, "metavar": "TIME", "help": "wall-clock time: 45m, 2h, 90s"},
-    "--tolerance": {
-        "type": float,
-        "metavar": "SHARE",
-        "default": 0.01,
-        "help": "of symmetries: how far a surface may move, as a share of the radius",
-    },
-    "--set": {
-        "type": setting,
-        "action": "append",
-        "default": [],
-        "metavar": "FIELD=VALUE",
-        "help": "override a field of the model's or the training's config",
-    },
+    "--tolerance": {"type": float, "metavar": "SHARE", "default": 0.01, "help": MOVED},
+    "--set": {"type": setting, "action": "append", "default": [], "metavar": "FIELD=VALUE", "help": OVERRIDE},
     "--untextured": {"action": "store_true", "help": "leave out a mesh file's textures and colours"},
     "--json": {"action": "store_true", "help": "print JSON"},
     "--quiet": {"action": "store_true", "help": "no progress bars"},

@@ -24,10 +24,7 @@ EXPERIMENTS = {
     "unimodal": ("Figure 1: the Bingham estimate between two rotations", "--seed"),
     "hemisphere": ("Figure 2: from the disk to the hemisphere", "--seed"),
     "constraint": ("Figure 3: legal, cut and illegal bins", ""),
-    "toy": (
-        "Section 4.1, Figures 5 and 6: shares of the modes, wrong sentences",
-        "--seed --scale FIT --device OTHERS --systems",
-    ),
+    "toy": ("Section 4.1, Figures 5 and 6: shares of modes", "--seed --scale FIT --device OTHERS --systems"),
     "mog": ("appendix: mixtures of Gaussians instead of bins", "--seed --scale --device OTHERS"),
     "peak": ("appendix: all probability on one rotation", "--seed --scale FIT --device"),
     "die": ("Section 4.2, Figures 7 and 8, from a trained model", "--seed --images"),
@@ -43,29 +40,16 @@ GROUPS = {
 }
 # beside those of `options.SHARED`
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--scale": {
-        "choices": ["cpu", "paper"],
-        "default": "cpu",
-        "help": "cpu: reduced where it must be, and said so; paper: the paper's sizes, for a GPU",
-    },
+    "--scale": {"choices": ["cpu", "paper"], "default": "cpu", "help": "reduced, and said so; or the paper's sizes"},
     "--device": {"help": "where the models are fitted: cpu, cuda, ...; the rest is on the CPU (default: cpu)"},
-    "--optimizer": {
-        "choices": ["fast", "paper"],
-        "help": "of AQuaMaM; paper: Adam 1e-4, random batches, halved on plateaus (default: by the scale)",
-    },
-    "--batches": {
-        "choices": ["expected", "sampled"],
-        "help": "the exact expected loss, or random batches of 128 (default: expected; sampled for --optimizer paper)",
-    },
+    "--optimizer": {"choices": ["fast", "paper"], "help": "of AQuaMaM; paper: Adam 1e-4 (default: by the scale)"},
+    "--batches": {"choices": ["expected", "sampled"], "help": "exact expected loss, or 128 drawn at random"},
     "--steps": {"type": whole(1), "help": "AQuaMaM's (default: toy 700, peak 300, with --optimizer paper 195312)"},
     "--lr": {"type": float, "help": "largest learning rate"},
     "--samples": {"type": whole(1), "help": "from the hierarchical model (default: 40000)"},
     "--other-steps": {"type": whole(1), "help": "steps of IPDF and MoG (default: by the scale)"},
     "--negatives": {"type": whole(1), "help": "of IPDF (default: 511; 4095 at the scale paper)"},
-    "--level": {
-        "type": whole(0),
-        "help": "of IPDF's grid of 72 * 8^level rotations (default: 4; 5 at the scale paper)",
-    },
+    "--level": {"type": whole(0), "help": "of IPDF's grid of 72 * 8^level rotations (default: 4; 5 at scale paper)"},
     "--systems": {"nargs": "+", "metavar": "NAME", "help": "some of them (default: all; aquamam alone for toy)"},
     "--images": {"type": whole(1), "help": "fresh renders of an object to judge its model on (default: 300)"},
     "--rounds": {"type": whole(1), "help": "interleaved measurements (default: 3)"},

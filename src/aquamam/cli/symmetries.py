@@ -19,7 +19,6 @@ EXAMPLES = """\
   aquamam symmetries part.stl --bop models_info.json  # for BOP's tools; --id names the object there
   aquamam symmetries die --map die.png                # how many rotations look the same, by view direction
 """
-LONG = {"none": "no symmetry", "T": "tetrahedral", "O": "octahedral", "I": "icosahedral"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +97,7 @@ def lines_of(name: str, mesh: "Mesh", found: dict[str, "Symmetries"], near: "lis
     centre = ", ".join(f"{x:.4g}" for x in last.centre)
     lines = [f"{name}: {len(mesh.faces):,} faces, radius {last.radius:.4g} about ({centre}), in the file's units"]
     for one in found.values():
-        lines.append(f"{'geometry and colours' if one.painted else 'geometry alone'}: {_headline(one)}")
+        lines.append(f"{'geometry and colours' if one.painted else 'geometry alone'}: {one.headline}")
         lines += [f"  {words}" for words in one.found.words]
         if one.found.name != "none":
             away = f"points leave the surface by {_percent(one.distance)} of the radius at most"
@@ -110,16 +109,6 @@ def lines_of(name: str, mesh: "Mesh", found: dict[str, "Symmetries"], near: "lis
         change = f"{_percent(miss.seen.share)} of pixels change, the most by {miss.seen.largest:.0f} of 255"
         lines.append(f"  {miss.words}: {change}; surface off by {_percent(miss.distance)}")
     return [*lines, f"BOP: {json.dumps(last.to_bop())}"]
-
-
-def _headline(one: "Symmetries") -> str:
-    name = LONG.get(one.found.name, one.found.name)
-    if one.group is None:
-        return "every rotation looks the same (sphere)"
-    if one.group.order == 1:
-        return name
-    many = "infinitely many" if one.group.axis is not None else f"{one.group.order:g}"
-    return f"{many} rotations look the same ({name})"
 
 
 def _percent(share: float) -> str:

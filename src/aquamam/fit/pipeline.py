@@ -34,7 +34,7 @@ from aquamam.rendering.meshes import Mesh, read_mesh, write_mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.shape.matching import Tolerance
 from aquamam.shape.surface import directions, looking_from
-from aquamam.shape.symmetries import Symmetries, find_symmetries, models_info
+from aquamam.shape.symmetries import find_symmetries, models_info
 from aquamam.shape.view_map import view_ambiguity
 from aquamam.training.calibrate import calibrate
 from aquamam.training.config import TrainConfig
@@ -178,7 +178,7 @@ class Fit:
             "scale": scale,
             "background": [255, 255, 255] if self.config.plain else list(plain_colour(mesh)),
             "symmetries": found.to_dict(),
-            "headline": _headline(found),
+            "headline": found.headline,
             "words": found.found.words,
             "renders_per_second": round(rate),
         }
@@ -300,13 +300,6 @@ class Fit:
 
     def _load(self, path: Path) -> RotationModel:
         return load(path, device=self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-
-
-def _headline(found: Symmetries) -> str:
-    if found.group is None or found.group.order == 1:
-        return "none: no rotation leaves the look unchanged"
-    many = "infinitely many" if math.isinf(found.group.order) else f"{found.group.order}"
-    return f"{found.found.name}: {many} rotations look the same"
 
 
 def settings_for(budget: float) -> dict[str, int]:

@@ -11,19 +11,9 @@ from matplotlib.patheffects import withStroke
 from PIL import Image
 
 from aquamam.geometry.rotations import LOG_UNIFORM
+from aquamam.plotting import style
 from aquamam.plotting.cloud import SAMPLE, TRUTH, UNIFORM, Cloud
-from aquamam.plotting.style import (
-    Theme,
-    add_image,
-    add_legend,
-    density_colours,
-    density_map,
-    density_scale,
-    density_shares,
-    get_theme,
-    marker,
-    new_figure,
-)
+from aquamam.plotting.style import Theme
 from aquamam.rendering.known import KnownObject, axes_picture
 
 SHAPES = {TRUTH: "*", SAMPLE: "o", UNIFORM: "D"}
@@ -42,8 +32,8 @@ def ball(
 
     image: the input; known: the object, drawn in the annotated poses (its axes are drawn otherwise).
     """
-    colours = get_theme(theme)
-    figure = new_figure(colours, 11.6, 6.4)
+    colours = style.get_theme(theme)
+    figure = style.new_figure(colours, 11.6, 6.4)
     numbers = dict(enumerate(cloud.annotated(6), start=0 if cloud.has_truth else 1))
     axes = _frame(figure, colours)
     _draw_points(axes, cloud, numbers, theme)
@@ -85,9 +75,9 @@ def _frame(figure: Figure, colours: Theme) -> Any:
 
 
 def _draw_points(axes: Any, cloud: Cloud, numbers: dict[int, int], theme: str) -> None:
-    colours = get_theme(theme)
-    points, rgba = _to_plot(cloud.rotvec), density_colours(cloud.log_density, theme)
-    share = density_shares(cloud.log_density)
+    colours = style.get_theme(theme)
+    points, rgba = _to_plot(cloud.rotvec), style.density_colours(cloud.log_density, theme)
+    share = style.density_shares(cloud.log_density)
     order = np.argsort(cloud.log_density, kind="stable")  # likelier ones are drawn over the others
 
     def scatter(which: Any, shape: str, size: Any, zorder: int, **options: Any) -> None:
@@ -109,7 +99,7 @@ def _draw_side(figure: Figure, cloud: Cloud, image: Image.Image | None, title: s
     """The input image and the answer in words."""
     top = 0.93
     if image is not None:
-        add_image(figure, image, (0.025, 0.6, 0.165, 0.3))
+        style.add_image(figure, image, (0.025, 0.6, 0.165, 0.3))
         figure.text(0.025, top, "input image", color=colours.muted, fontsize=9)
         top = 0.54
     head, _, rest = cloud.answer.words.partition(": ")
@@ -123,7 +113,7 @@ def _draw_side(figure: Figure, cloud: Cloud, image: Image.Image | None, title: s
     ]
     if math.isfinite(cloud.answer.ceiling):
         facts.append(f"ceiling {cloud.answer.ceiling:.2f}")
-    small = {"fontsize": 9, "va": "top", "linespacing": 1.45}
+    small: dict[str, Any] = {"fontsize": 9, "va": "top", "linespacing": 1.45}
     figure.text(0.025, top, head.capitalize(), color=colours.ink, fontsize=12, weight="bold", va="top")
     figure.text(0.025, top - 0.05, "\n".join(lines), color=colours.ink, **small)
     figure.text(0.025, top - 0.085 - 0.036 * len(lines), "\n".join(facts), color=colours.muted, **small)
@@ -148,9 +138,9 @@ def _draw_poses(
 
 def _draw_legend(figure: Figure, cloud: Cloud, colours: Theme) -> None:
     axes: Any = figure.add_axes((0.3, 0.075, 0.34, 0.022))
-    scale = density_scale(cloud.log_density)
+    scale = style.density_scale(cloud.log_density)
     beyond = cloud.log_density.max() > (scale.vmax or 0) + 1e-6  # always below, sometimes above
-    colour_map = ScalarMappable(scale, density_map(colours))
+    colour_map = ScalarMappable(scale, style.density_map(colours))
     bar = figure.colorbar(colour_map, cax=axes, orientation="horizontal", extend="both" if beyond else "min")
     bar.outline.set_visible(False)  # type: ignore[operator]
     axes.tick_params(colors=colours.muted, labelsize=8)
@@ -163,8 +153,8 @@ def _draw_legend(figure: Figure, cloud: Cloud, colours: Theme) -> None:
     counts = {source: int((cloud.source == source).sum()) for source in SHAPES}
     texts = {SAMPLE: f"{counts[SAMPLE]} drawn from the posterior", UNIFORM: f"{counts[UNIFORM]} uniform rotations"}
     plain: dict[str, Any] = {"markeredgewidth": 0}
-    handles = [marker("0: the true rotation", colours.accent, "*", 11, **plain)] if cloud.has_truth else []
-    handles += [marker(texts[s], colours.muted, SHAPES[s], **plain) for s in texts if counts[s]]
-    add_legend(figure, colours, handles, "lower left", (0.015, 0.015))
+    handles = [style.marker("0: the true rotation", colours.accent, "*", 11, **plain)] if cloud.has_truth else []
+    handles += [style.marker(texts[s], colours.muted, SHAPES[s], **plain) for s in texts if counts[s]]
+    style.add_legend(figure, colours, handles, "lower left", (0.015, 0.015))
     meaning = "each point is axis times angle; opposite points\nof the surface are one rotation (180°)"
     figure.text(0.7, 0.03, meaning, color=colours.muted, fontsize=8, linespacing=1.4)

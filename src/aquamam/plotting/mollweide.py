@@ -13,17 +13,9 @@ from PIL import Image
 
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import rotate
+from aquamam.plotting import style
 from aquamam.plotting.cloud import SAMPLE, Cloud
-from aquamam.plotting.style import (
-    Theme,
-    add_image,
-    add_legend,
-    density_shares,
-    get_theme,
-    heading,
-    marker,
-    new_figure,
-)
+from aquamam.plotting.style import Theme
 
 # A cyclic map, blue - violet - orange - green and back; for colour-blind readers the needles show the same angle.
 TILT_COLOURS = {
@@ -47,10 +39,10 @@ def mollweide(
     Its colour and needle are the tilt about that direction, its size is the density. The map's centre points to the
     viewer, its top up, its right-hand side right, and its rim away from the viewer.
     """
-    colours = get_theme(theme)
+    colours = style.get_theme(theme)
     if axis not in ("x", "y", "z"):
         raise InputError(f"axis must be x, y or z, got {axis!r}.")
-    figure = new_figure(colours, 9.4, 6.0)
+    figure = style.new_figure(colours, 9.4, 6.0)
     axes: Any = figure.add_axes((0.04, 0.17, 0.92, 0.68), projection="mollweide")
     axes.set_facecolor(colours.paper)
     axes.grid(color=colours.muted, lw=0.5, alpha=0.35)
@@ -58,7 +50,7 @@ def mollweide(
     axes.spines["geo"].set_color(colours.muted)
     wheel = LinearSegmentedColormap.from_list("tilt", TILT_COLOURS[theme])
     longitude, latitude, tilt = directions(cloud.q, axis)
-    share = density_shares(cloud.log_density)
+    share = style.density_shares(cloud.log_density)
     rgba = np.asarray(wheel(tilt / (2 * math.pi) % 1), dtype=np.float64)
     if cloud.has_truth:
         ring: dict[str, Any] = {"s": 260, "facecolors": "none"}
@@ -73,9 +65,11 @@ def mollweide(
         axes.text(*at, text, color=colours.muted, fontsize=8, ha="center", va="center", zorder=2)
     _draw_legend(figure, cloud, wheel, axis, colours)
     words = cloud.answer.words
-    heading(figure, colours, title or f"Where the object's {axis} axis points", words[0].upper() + words[1:], left=0.04)
+    style.heading(
+        figure, colours, title or f"Where the object's {axis} axis points", words[0].upper() + words[1:], left=0.04
+    )
     if image is not None:
-        add_image(figure, image, (0.855, 0.79, 0.12, 0.19))
+        style.add_image(figure, image, (0.855, 0.79, 0.12, 0.19))
     return figure
 
 
@@ -117,7 +111,9 @@ def _draw_legend(figure: Figure, cloud: Cloud, wheel: LinearSegmentedColormap, a
     dial.spines["polar"].set_visible(False)
     figure.text(0.205, 0.12, f"colour and needle: tilt about the {axis} axis", color=colours.ink, fontsize=9)
     figure.text(0.205, 0.08, "size and opacity: density", color=colours.ink, fontsize=9)
-    handles = [marker(f"{int((cloud.source == SAMPLE).sum())} drawn from the posterior", colours.muted)]
+    handles = [style.marker(f"{int((cloud.source == SAMPLE).sum())} drawn from the posterior", colours.muted)]
     if cloud.has_truth:
-        handles.append(marker("the true rotation", colours.muted, size=10, markerfacecolor="none", markeredgewidth=2))
-    add_legend(figure, colours, handles, "lower right", (0.98, 0.03), fontsize=9)
+        handles.append(
+            style.marker("the true rotation", colours.muted, size=10, markerfacecolor="none", markeredgewidth=2)
+        )
+    style.add_legend(figure, colours, handles, "lower right", (0.98, 0.03), fontsize=9)

@@ -97,8 +97,9 @@ def add_legend(
     figure: Figure, theme: Theme, handles: list[Any], place: str, at: tuple[float, float], **options: Any
 ) -> None:
     """A plain legend at a corner of the figure."""
-    plain = {"frameon": False, "fontsize": 8.5, "labelcolor": theme.ink, "handletextpad": 0.4}
-    figure.legend(handles=handles, loc=place, bbox_to_anchor=at, **{**plain, **options})
+    plain: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "labelcolor": theme.ink, "handletextpad": 0.4}
+    plain |= {"handles": handles, "loc": place, "bbox_to_anchor": at}
+    figure.legend(**{**plain, **options})
 
 
 def add_image(figure: Figure, image: Any, box: tuple[float, float, float, float]) -> None:

@@ -35,7 +35,7 @@ def sample(encoded: Encoded, i: int, asked: SampleRequest) -> dict[str, Any]:
 def log_prob(encoded: Encoded, i: int, asked: LogProbRequest) -> dict[str, Any]:
     """Log densities of the rotations that were asked about."""
     posterior = encoded.row(i)
-    q = as_unit_quat(asked.rotations, "rotations").to(encoded.device)
+    q = as_unit_quat(asked.rotations, "rotations").to(encoded.model.device)
     log_p = posterior.log_prob(q[:, None])[:, 0]
     return {"log_density": _rounded(log_p, 4), "ceiling": round(posterior.ceiling, 4), "measure": "pi^2"}
 

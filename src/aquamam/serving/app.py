@@ -63,7 +63,7 @@ class Served:
         return {
             "name": self.name,
             "kind": model.kind,
-            "parameters": sum(p.numel() for p in model.parameters()) or None,  # exported graphs keep theirs
+            "parameters": model.parameter_count or None,
             **{field: getattr(model.config, field, None) for field in ("bins", "chart", "density")},
             "ceiling": None if cells is None else round(cells.ceiling, 4),
             "channels": self.channels,
@@ -97,7 +97,7 @@ class Service:
 
     def warm_up(self) -> None:
         """Run each model once: the first pass of a process sets up much, and nobody should have to wait for it."""
-        asked = schemas.PosteriorRequest(samples=32, uniform=1)
+        asked = schemas.PosteriorRequest.model_validate({"samples": 32, "uniform": 1})
         for served in self.models.values():
             image = torch.full((served.channels, served.size, served.size), 255, dtype=torch.uint8)
             job = Job(model=served.model, image=image, work=lambda e, i: answering.explore(e, i, asked))
@@ -127,7 +127,7 @@ class Service:
             served, cost = self.find(asked.model), asked.cost(limits)
             if getattr(asked, "seed", 0) is None:
                 asked = asked.model_copy(update={"seed": secrets.randbits(48)})
-            options = {"channels": served.channels, "size": (served.size, served.size)}
+            options: dict[str, Any] = {"channels": served.channels, "size": (served.size, served.size)}
             loop = asyncio.get_running_loop()
             image = await loop.run_in_executor(self.decoders, lambda: read_image(blob, limits, **options))
             job = Job(

@@ -27,14 +27,9 @@ class Encoded:
         self.model = model
         self.images = images
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
-
     def generator(self, seed: int) -> torch.Generator:
         """A source of random numbers where the model is."""
-        return torch.Generator(device=self.device).manual_seed(seed)
+        return torch.Generator(device=self.model.device).manual_seed(seed)
 
     @cached_property
     def posterior(self) -> RotationDistribution:

@@ -80,29 +80,28 @@ class ModeAnswer(BaseModel):
     kind: Literal["point", "curve", "region"]
 
 
-class FoldedAnswer(BaseModel):
+class Certainty(BaseModel):
+    """How sure an answer is; nothing without samples."""
+
+    share_within_5_deg: float | None = None
+    share_within_15_deg: float | None = None
+    share_within_30_deg: float | None = None
+    modes: list[ModeAnswer] | None = None
+    ambiguous: bool | None = None
+    verdict: str | None = Field(None, description="in words")
+
+
+class FoldedAnswer(Certainty):
     order: int | None = Field(description="rotations that look the same; null for a continuous symmetry")
-    share_within_5_deg: float
-    share_within_15_deg: float
-    share_within_30_deg: float
-    modes: list[ModeAnswer]
-    ambiguous: bool
-    verdict: str
 
 
-class PredictAnswer(Answered):
+class PredictAnswer(Answered, Certainty):
     quaternion_xyzw: Quaternion = Field(description="object to camera, q_w >= 0")
     rotvec: list[float] = Field(description="axis times angle in radians")
     matrix: list[list[float]] | None = None
     log_density: float | None = Field(description="volume pi^2; uniform is -2.2895")
     ceiling: float | None = Field(description="the largest log density that the model can express")
     measure: Literal["pi^2"]
-    share_within_5_deg: float | None = None
-    share_within_15_deg: float | None = None
-    share_within_30_deg: float | None = None
-    modes: list[ModeAnswer] | None = None
-    ambiguous: bool | None = None
-    verdict: str | None = Field(None, description="how sure the answer is, in words")
     up_to_symmetry: FoldedAnswer | None = Field(None, description="the same up to the object's symmetry")
 
 

@@ -32,6 +32,8 @@ CLOSE = 10  # times the tolerance: moments that differ less may belong to an obj
 MOST = 240  # elements of a group that is found one by one
 LOOSE = 5  # times the tolerance: what near-symmetries may miss
 
+LONG = {"T": "tetrahedral", "O": "octahedral", "I": "icosahedral"}  # names of groups
+
 
 @dataclass(frozen=True, kw_only=True)
 class Symmetries:
@@ -49,6 +51,16 @@ class Symmetries:
     def group(self) -> SymmetryGroup | None:
         """The `SymmetryGroup`; None for a sphere, whose every rotation looks the same."""
         return self.found.group
+
+    @property
+    def headline(self) -> str:
+        """The group in words."""
+        if self.group is None:
+            return "every rotation looks the same (sphere)"
+        if self.group.order == 1:
+            return "no symmetry"
+        many = "infinitely many" if self.group.axis is not None else f"{self.group.order:g}"
+        return f"{many} rotations look the same ({LONG.get(self.found.name, self.found.name)})"
 
     def has(self, g: Rotation) -> bool:
         """Whether a rotation is among them."""
