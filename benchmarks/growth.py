@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.geometry.rotations import random_quat
+from aquamam.network.model import AQuaMaM, ModelConfig
 from benchmarks.measure import Figure, median_seconds
 
 PICTURE = Path(__file__).parents[1] / "docs" / "growth.png"

@@ -17,12 +17,11 @@ import torch
 
 from aquamam.data import RenderedDataset, StoredDataset, Stream, augmentation
 from aquamam.data.disk.layout import Manifest, shard_size_for
-from aquamam.data.disk.writing import RenderSpec
-from aquamam.data.disk.writing import write_dataset
+from aquamam.data.disk.writing import RenderSpec, write_dataset
 from aquamam.network.model import AQuaMaM
-from aquamam.training.presets import model_config
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
+from aquamam.training.presets import model_config
 
 BATCH = 128
 

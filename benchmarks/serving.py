@@ -29,9 +29,9 @@ import httpx
 import numpy as np
 from PIL import Image
 
+from aquamam.geometry.rotations import random_quat
 from aquamam.rendering.known import KnownObject
 from aquamam.rendering.render import RenderSettings
-from aquamam.geometry.rotations import random_quat
 from aquamam.rendering.solids import solid
 from benchmarks.bad_requests import bad_requests
 from benchmarks.measure import machine

@@ -7,6 +7,7 @@ import torch
 from scipy import stats
 
 from aquamam.baselines.bingham import Bingham, BinghamConfig, BinghamMixture
+from aquamam.baselines.vonmises import VonMisesCVAE, VonMisesCVAEConfig, log_euler_density
 from aquamam.geometry.directional import (
     bingham_constant_and_moments,
     log_bingham_constant,
@@ -14,7 +15,6 @@ from aquamam.geometry.directional import (
     sample_bingham,
     sample_von_mises,
 )
-from aquamam.baselines.vonmises import VonMisesCVAE, VonMisesCVAEConfig, log_euler_density
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, multiply, quat_to_euler, random_quat
 
 

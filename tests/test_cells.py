@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import legal_cells
 
+from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.charts import ATLAS, CHARTS, HEMISPHERE
-from aquamam.errors import InputError
 from aquamam.geometry.rotations import canonical, random_quat
 
 BOTH = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])

@@ -11,11 +11,11 @@ from scipy import stats
 from tables import legal_cells, table_posterior
 from torch.distributions import Distribution
 
+from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
+from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
 from aquamam.posterior.decoding import inverse_cdf
 from aquamam.posterior.maps import within
-from aquamam.errors import InputError
-from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
 
 CHARTS = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
 DENSITIES = pytest.mark.parametrize("density", ["cells", "paper"])
@@ -297,7 +297,9 @@ def test_a_distribution_within_a_tolerance_is_one_and_no_farther(chart, edge, to
     with torch.no_grad():
         near.log_prob(random_quat((1, 1), generator=generator))  # all first tokens pass once
         chart, cell, p = cell_probabilities(whole)
-        monkeypatch.setattr(near.unwrapped.conditionals, "rest", lambda chart, *a: asked.append(len(chart)) or rest(chart, *a))
+        monkeypatch.setattr(
+            near.unwrapped.conditionals, "rest", lambda chart, *a: asked.append(len(chart)) or rest(chart, *a)
+        )
         q = cells.chart.join(chart, cells.representative(cell))
         point = cells.chart.split(q)
         assert torch.equal(cells.locate(point), cell)

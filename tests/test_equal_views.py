@@ -4,13 +4,13 @@ import pytest
 import torch
 from tables import table_posterior
 
-from aquamam.posterior.equal_views import EqualViews, ViewClasses
-from aquamam.geometry.cells import Cells
 from aquamam.errors import InputError
-from aquamam.shape.lookalikes import Lookalikes
-from aquamam.rendering.render import RenderSettings
+from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import canonical, geodesic_angle, multiply, random_quat, rotvec_to_quat
+from aquamam.posterior.equal_views import EqualViews, ViewClasses
+from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
+from aquamam.shape.lookalikes import Lookalikes
 
 SETTINGS = RenderSettings()
 

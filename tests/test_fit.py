@@ -232,9 +232,7 @@ def test_painted_parts_know_the_class_of_each_image(name, counts, kinds):
     part = solid(name)
     data = VariedDataset(part.mesh, RenderSettings(size=32), symmetry=part.symmetry, length=4, lookalikes=True)
     assert listed_kinds(torch.tensor(counts), data).tolist() == kinds
-    assert (
-        listed_kinds(torch.tensor(counts), VariedDataset(part.mesh, RenderSettings(size=32), length=4)) is None
-    )
+    assert listed_kinds(torch.tensor(counts), VariedDataset(part.mesh, RenderSettings(size=32), length=4)) is None
 
 
 def test_which_side_of_a_face_is_out_does_not_change_the_pictures(tmp_path):

@@ -11,15 +11,15 @@ from torch import Tensor
 
 import aquamam
 from aquamam.baselines.classification import CellProbabilities
-from aquamam.geometry.directional import log_bingham_constant
+from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.charts import get_chart
-from aquamam.errors import InputError
-from aquamam.posterior.fusion import FusionWarning, fuse
+from aquamam.geometry.directional import log_bingham_constant
 from aquamam.geometry.grid import grid_size, so3_grid
-from aquamam.posterior.kernel_mixture import KernelMixture
-from aquamam.posterior.answers import answers
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, inverse, multiply, random_quat, rotvec_to_quat
+from aquamam.posterior.answers import answers
+from aquamam.posterior.fusion import FusionWarning, fuse
+from aquamam.posterior.kernel_mixture import KernelMixture
 from aquamam.posterior.tracking import Tracker
 from examples.turning_die import turning_die
 

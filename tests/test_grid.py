@@ -9,9 +9,9 @@ import torch
 from scipy.spatial.transform import Rotation
 from scipy.stats import chi2
 
+from aquamam.errors import InputError
 from aquamam.geometry import grid
 from aquamam.geometry import rotations as rot
-from aquamam.errors import InputError
 
 
 def is_uniform(index: torch.Tensor, cells: int) -> bool:

@@ -8,13 +8,13 @@ import torch
 from PIL import Image
 
 import aquamam
-from aquamam.posterior.calibration import Calibration
-from aquamam.posterior.decoding import sampler
 from aquamam.errors import InputError
+from aquamam.geometry.rotations import geodesic_angle, random_quat
 from aquamam.network.images import to_rgb
 from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.posterior.calibration import Calibration
+from aquamam.posterior.decoding import sampler
 from aquamam.training.presets import MODELS
-from aquamam.geometry.rotations import geodesic_angle, random_quat
 from benchmarks.plain import PlainAQuaMaM
 
 TINY = {
@@ -210,8 +210,6 @@ def test_bad_configs_get_one_clear_sentence(change):
         ModelConfig(**change)
 
 
-
-
 @pytest.mark.parametrize("model", ["stem", "category"], indirect=True)  # those that see bins only
 @pytest.mark.parametrize("temperature", [1.0, 0.025])
 def test_sentences_that_share_passes_are_those_that_do_not(model, temperature):
@@ -242,7 +240,9 @@ def by_row(weight):
 
 
 @pytest.mark.parametrize("change", [by_optimiser, by_data, by_row])
-@pytest.mark.parametrize("part", ["blocks.0.qkv.weight", "blocks.1.linear2.weight", "blocks.1.norm1.bias", "head.weight"])
+@pytest.mark.parametrize(
+    "part", ["blocks.0.qkv.weight", "blocks.1.linear2.weight", "blocks.1.norm1.bias", "head.weight"]
+)
 def test_a_changed_weight_changes_the_answers_as_in_a_deep_copy(model, change, part, generator):
     """Nothing of a model's weights is kept elsewhere, however they are changed."""
     x, q = inputs(model, 2), random_quat((64, 2), generator=generator)

@@ -8,13 +8,13 @@ import torch
 from binghams import bingham_posterior, cylinder, four_fives, turns
 from tables import table_posterior
 
-from aquamam.posterior import modes
-from aquamam.geometry.cells import Cells
 from aquamam.errors import InputError
-from aquamam.posterior.answers import Folded, answers
-from aquamam.posterior.modes import angles_deg, cluster, describe
+from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import geodesic_angle, multiply, random_quat, rotvec_to_quat
 from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.posterior import modes
+from aquamam.posterior.answers import Folded, answers
+from aquamam.posterior.modes import angles_deg, cluster, describe
 
 
 def find_modes(posterior, samples=1000, **options):

@@ -11,18 +11,18 @@ from tables import table_posterior
 from torch import nn
 
 from aquamam.baselines.bingham import BinghamMixture
-from aquamam.geometry.cells import Cells
-from aquamam.geometry.charts import ATLAS, HEMISPHERE
 from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
+from aquamam.geometry.cells import Cells
+from aquamam.geometry.charts import ATLAS, HEMISPHERE
+from aquamam.geometry.rotations import random_quat, rotvec_to_quat
 from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
 from aquamam.posterior.calibration import Calibration, ConformalScores
 from aquamam.posterior.regions import _threshold, density_pit, find_region
-from aquamam.training.calibrate import calibrate
 from aquamam.rendering.render import RenderSettings
-from aquamam.geometry.rotations import random_quat, rotvec_to_quat
 from aquamam.rendering.solids import solid
+from aquamam.training.calibrate import calibrate
 
 KAPPA = 4.0
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from aquamam.geometry import rotations as rot
 from aquamam.errors import InputError
+from aquamam.geometry import rotations as rot
 
 CONVENTIONS = ["".join(p) for p in itertools.product("xyz", repeat=3) if p[0] != p[1] != p[2]]
 CONVENTIONS += [c.upper() for c in CONVENTIONS]

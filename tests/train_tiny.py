@@ -8,8 +8,8 @@ import torch
 from synthetic import KnownMixture
 
 from aquamam.network.model import ModelConfig
-from aquamam.training.distributed import process_group
 from aquamam.training.config import TrainConfig
+from aquamam.training.distributed import process_group
 from aquamam.training.trainer import Trainer
 
 MODEL = ModelConfig(

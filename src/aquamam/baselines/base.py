@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from aquamam.baselines.encoder import Encoder, EncoderConfig
-from aquamam.posterior.distribution import RotationDistribution
+from aquamam.geometry.rotations import multiply, rotvec_to_quat
 from aquamam.network.images import ImageInput
 from aquamam.network.model import RotationModel
-from aquamam.geometry.rotations import multiply, rotvec_to_quat
+from aquamam.posterior.distribution import RotationDistribution
 
 
 class Baseline(RotationModel):

@@ -17,14 +17,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from aquamam.baselines.base import Baseline, head
-from aquamam.network.model import minus_mean
-from aquamam.geometry.directional import draw_category, log_bingham_constant, sample_bingham
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
-from aquamam.posterior.distribution import RotationDistribution
 from aquamam.errors import InputError
-from aquamam.network.images import ImageInput
+from aquamam.geometry.directional import draw_category, log_bingham_constant, sample_bingham
 from aquamam.geometry.rotations import as_unit_quat, inverse, multiply
+from aquamam.network.images import ImageInput
+from aquamam.network.model import minus_mean
+from aquamam.posterior.distribution import RotationDistribution
 
 MAX_CONCENTRATION = 1e8  # a spread of 0.01 degrees; beyond it float32 parameters cannot place a mode
 

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from aquamam.baselines.base import Baseline
-from aquamam.geometry.directional import draw_category
 from aquamam.baselines.encoder import EncoderConfig
-from aquamam.posterior.distribution import RotationDistribution, TopK
 from aquamam.errors import InputError
+from aquamam.geometry.directional import draw_category
 from aquamam.geometry.grid import cell_volume, grid_cell_of, grid_points, grid_size, random_in_cell
 from aquamam.network.images import ImageInput
+from aquamam.posterior.distribution import RotationDistribution, TopK
 
 MAX_LEVEL = 4  # 294,912 classes; the next level has 2.4 million, which is why IPDF exists
 

@@ -21,12 +21,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from aquamam.baselines.base import Baseline, ConditionedMLP, best_draw, head
-from aquamam.network.model import minus_mean
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
-from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
-from aquamam.network.images import ImageInput
 from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, inverse, multiply, quat_to_matrix, random_quat
+from aquamam.network.images import ImageInput
+from aquamam.network.model import minus_mean
+from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
 
 MAX_RADIUS = 0.99  # of ω: a coupling stretches by at most 199
 MAX_LOG_SCALE = 6.0

@@ -26,15 +26,15 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from aquamam.baselines.base import Baseline, ConditionedMLP, ascend
-from aquamam.network.model import minus_mean
-from aquamam.geometry.directional import draw_category, draw_uniform
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
-from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
 from aquamam.errors import InputError
+from aquamam.geometry.directional import draw_category, draw_uniform
 from aquamam.geometry.grid import cell_volume, grid_points, grid_size, random_in_cell, so3_grid_chunks
-from aquamam.network.images import ImageInput
 from aquamam.geometry.rotations import as_unit_quat, inverse, multiply, quat_to_matrix, random_quat
+from aquamam.network.images import ImageInput
+from aquamam.network.model import minus_mean
+from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
 
 # Scores of one piece of the grid: 16,384 rows of 256 floats are 16 MB, which a processor's last cache nearly holds.
 ROWS_AT_ONCE = 2**14

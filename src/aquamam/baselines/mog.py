@@ -15,15 +15,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from aquamam.baselines.base import Baseline
-from aquamam.geometry.directional import draw_normal, draw_uniform
 from aquamam.baselines.encoder import EncoderConfig
-from aquamam.geometry.cells import SMALLEST
 from aquamam.config import require_positive
-from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
 from aquamam.errors import InputError
+from aquamam.geometry.cells import SMALLEST
+from aquamam.geometry.directional import draw_normal, draw_uniform
+from aquamam.geometry.rotations import canonical
 from aquamam.network.images import ImageInput
 from aquamam.network.model import AQuaMaM, ModelConfig, Prefix
-from aquamam.geometry.rotations import canonical
+from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,15 +17,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from aquamam.baselines.base import Baseline, ConditionedMLP, best_draw, head
-from aquamam.network.model import minus_mean
-from aquamam.geometry.directional import draw_category, draw_normal, log_von_mises, sample_von_mises
 from aquamam.baselines.encoder import EncoderConfig
-from aquamam.geometry.cells import SMALLEST
 from aquamam.config import require_positive
-from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
 from aquamam.errors import InputError
-from aquamam.network.images import ImageInput
+from aquamam.geometry.cells import SMALLEST
+from aquamam.geometry.directional import draw_category, draw_normal, log_von_mises, sample_von_mises
 from aquamam.geometry.rotations import as_unit_quat, euler_to_quat, quat_to_euler, quat_to_matrix
+from aquamam.network.images import ImageInput
+from aquamam.network.model import minus_mean
+from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
 
 MAX_CONCENTRATION = 1e8  # a spread of 0.006 degrees
 

@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from aquamam.geometry.charts import Chart, ChartPoint, get_chart
 from aquamam.errors import InputError
+from aquamam.geometry.charts import Chart, ChartPoint, get_chart
 
 # A float32 quaternion cannot tell smaller components from zero. Density vanishes (or diverges) only on a null set; this keeps it finite there.
 SMALLEST = 1e-8

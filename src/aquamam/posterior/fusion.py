@@ -20,12 +20,12 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from aquamam.geometry.directional import draw_uniform
-from aquamam.posterior.distribution import Estimate, RotationDistribution, TopK
 from aquamam.errors import InputError
+from aquamam.geometry.directional import draw_uniform
+from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, chordal_mean
+from aquamam.posterior.distribution import Estimate, RotationDistribution, TopK
 from aquamam.posterior.importance import TRIAL, Frames, Points, Proposal, Search
 from aquamam.posterior.modes import angles_deg
-from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, chordal_mean
 
 SAMPLES = 2048  # points behind a fused posterior
 FEW = 50  # points that count: with fewer, an error estimate is itself a guess

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from aquamam.geometry.directional import draw_category, draw_uniform
+from aquamam.geometry.rotations import LOG_UNIFORM, inverse, multiply, random_quat
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.kernel_mixture import KernelMixture, crowding
-from aquamam.geometry.rotations import LOG_UNIFORM, inverse, multiply, random_quat
 
 TRIAL = 512  # points of a round that looks for a proposal
 ROUNDS = 8  # of looking, at most

@@ -7,9 +7,9 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from aquamam.geometry.directional import draw_category, draw_uniform, sample_bingham
+from aquamam.geometry.rotations import LOG_UNIFORM, multiply, random_quat
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.modes import angles_deg
-from aquamam.geometry.rotations import LOG_UNIFORM, multiply, random_quat
 
 NEIGHBOURS = 12  # a kernel is as wide as its so-manieth neighbour is far
 NARROWEST, WIDEST = math.radians(0.05), math.radians(40)  # standard deviations of kernels

@@ -29,7 +29,8 @@ FINE = 1e4  # log densities are compared to so many parts of a nat: equal cells 
 class Density(Protocol):
     """What a region asks of a posterior."""
 
-    batch_shape: torch.Size
+    @property
+    def batch_shape(self) -> torch.Size: ...
 
     def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor: ...
 
@@ -210,7 +211,9 @@ def find_region(
         raise InputError(
             f"largest is a share of all rotations, between 0 and 1, got {largest}; the default is {LARGEST}."
         )
-    scores = ConformalScores.from_dict(calibration) if isinstance(calibration, dict) else calibration or None
+    scores = ConformalScores.from_dict(calibration) if isinstance(calibration, dict) else calibration
+    if isinstance(scores, bool):
+        scores = None
     if scores is not None and samples not in (None, scores.samples):
         raise InputError(f"this calibration ranks among {scores.samples} samples, got samples={samples}; leave it out.")
     count = scores.samples if scores is not None else SAMPLES if samples is None else samples

@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from aquamam.posterior.distribution import RotationDistribution
 from aquamam.errors import InputError
+from aquamam.geometry.rotations import as_unit_quat, chordal_mean, inverse, multiply
+from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.fusion import FusedPosterior, fuse, heaviest_balls
 from aquamam.posterior.importance import WIDTH
 from aquamam.posterior.kernel_mixture import KernelMixture, crowding
 from aquamam.posterior.modes import angles_deg
-from aquamam.geometry.rotations import as_unit_quat, chordal_mean, inverse, multiply
 
 SHIFTS = 5  # steps of mean shift: modes are round, and it settles in two or three
 

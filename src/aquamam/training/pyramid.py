@@ -40,7 +40,9 @@ class Pyramid(nn.Module):
 
 def add_pyramids(model: RotationModel, *, fresh: bool) -> None:
     """Give the heads of an AQuaMaM their levels; `fresh` ones start at random on every level. Other models have none."""
-    for name in AQuaMaM.output_layers if isinstance(model, AQuaMaM) else ():
+    if not isinstance(model, AQuaMaM):
+        return
+    for name in AQuaMaM.output_layers:
         head = getattr(model, name, None)
         if head is None:
             continue
