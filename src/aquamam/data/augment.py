@@ -88,9 +88,10 @@ def augment(
     """
     if settings == AUGMENTATIONS["none"] or len(batch) == 0:
         return batch
-    rows = np.flatnonzero(chosen(settings, seed=seed, positions=positions))
+    some = chosen(settings, seed=seed, positions=positions)
+    rows = slice(None) if some.all() else np.flatnonzero(some)
     u = 2 * uniforms(seed, "augment", positions[rows], 16) - 1
-    amounts = np.zeros(len(rows), AMOUNTS)
+    amounts = np.zeros(len(u), AMOUNTS)
     amounts["key"] = words(seed, "augment pixels", positions[rows], 1)[:, 0]
     amounts["turn"] = math.radians(settings.turn_deg) * u[:, 0]
     amounts["scale"] = (1 + settings.scale) ** u[:, 1]

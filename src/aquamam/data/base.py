@@ -201,7 +201,7 @@ def decode_image(
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise UnreadableExample(
-            f"image {name} cannot be read ({reason}); replace it, or skip unreadable examples."
+            f"image {name} cannot be read ({reason}); replace it, or skip such examples."
         ) from error
 
 

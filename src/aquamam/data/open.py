@@ -67,7 +67,5 @@ def open_dataset(
             raise InputError(f"{path} holds no split of the kind {loader.kind}; docs/data.md shows the layout.")
         split = next((name for name in there if name.startswith("train")), there[0])
     if unknown := sorted(set(options) - set(inspect.signature(loader).parameters)):
-        raise InputError(
-            f"a data set of the kind {loader.kind} has no option {unknown[0]}; docs/data.md lists those of each kind."
-        )
+        raise InputError(f"a data set of the kind {loader.kind} has no option {unknown[0]}; docs/data.md lists them.")
     return loader(path, split, size=size, **options)

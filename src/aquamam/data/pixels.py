@@ -105,16 +105,18 @@ def _unmix(image, plain, mask, clean):
                 clean[c, row, column] = image[c, row, column]
             if mask[row, column] == 0:
                 continue
-            edge, far, inner_row, inner_column = False, 0.0, row, column
-            for i in range(max(0, row - 1), min(height, row + 2)):
-                for j in range(max(0, column - 1), min(width, column + 2)):
-                    edge = edge or mask[i, j] == 0
+            top, bottom, left, right = max(0, row - 1), min(height, row + 2), max(0, column - 1), min(width, column + 2)
+            if mask[top:bottom, left:right].all():
+                continue
+            far, inner_row, inner_column = 0.0, row, column
+            for i in range(top, bottom):
+                for j in range(left, right):
                     distance = 0.0
                     for c in range(3):
                         distance += (image[c, i, j] - plain[c]) ** 2
                     if mask[i, j] != 0 and distance > far:
                         far, inner_row, inner_column = distance, i, j
-            if not edge or far == 0:
+            if far == 0:
                 continue
             share = 0.0
             for c in range(3):
@@ -214,9 +216,8 @@ def _cover(state, work, largest):
 def _recolour(work, brightness, contrast, gain):
     """(x - mean) contrast gain + mean gain + brightness, for each channel."""
     for c in range(3):
-        mean = work[c].mean()
+        rest = np.float32(work[c].mean() * gain[c] * (1 - contrast) + brightness)
         factor = np.float32(contrast * gain[c])
-        rest = np.float32(mean * gain[c] * (1 - contrast) + brightness)
         for row in range(work.shape[1]):
             for column in range(work.shape[2]):
                 work[c, row, column] = factor * work[c, row, column] + rest
@@ -238,9 +239,8 @@ def _blur(work, spare, sigma):
                 for k in range(2 * reach + 1):
                     total += weights[k] * work[c, row, min(max(column + k - reach, 0), width - 1)]
                 spare[c, row, column] = total
+        work[c] = 0
         for row in range(height):
-            for column in range(width):
-                work[c, row, column] = 0
             for k in range(2 * reach + 1):
                 source = min(max(row + k - reach, 0), height - 1)
                 for column in range(width):

@@ -150,9 +150,7 @@ class Variation(AugmentSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.turn_deg:
-            raise InputError(
-                f"a variation rotates no images, since rotations are uniform; got turn_deg {self.turn_deg}."
-            )
+            raise InputError(f"a variation rotates no images, as rotations are uniform; got turn_deg {self.turn_deg}.")
         for name in ("focus", "lights"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} of a variation must lie in 0 ... 1, got {getattr(self, name)}.")

@@ -82,22 +82,13 @@ class Mesh:
     def _check(self) -> None:
         """Raise InputError for arrays that are no mesh."""
         V, F, name = len(self.vertices), len(self.faces), self.name
-        texture = None if self.texture is None or self.texture.size == 0 else self.texture.shape[:2]
-        allowed: dict[str, list[tuple[int, ...]]] = {
-            "vertices": [(V, 3)],
-            "faces": [(F, 3)],
-            "normals": [(F, 3, 3)],
-            "uv": [(F, 3, 2)],
-            "texture": [] if texture is None else [(*texture, 3)],
-            "colours": [(V, 3), (F, 3, 3)],
-        }
-        for field, shapes in allowed.items():
+        h, w = (0, 0) if self.texture is None else self.texture.shape[:2]
+        texture = [(h, w, 3)] if h * w else []
+        shapes: list[Any] = [[(V, 3)], [(F, 3)], [(F, 3, 3)], [(F, 3, 2)], texture, [(V, 3), (F, 3, 3)]]
+        for field, allowed in zip(_ARRAYS, shapes, strict=True):
             value = getattr(self, field)
-            if value is not None and value.shape not in shapes:
-                expected = " or ".join(map(str, shapes)) or "(h, w, 3)"
-                raise InputError(
-                    f"{field} of {name!r}, {V} vertices and {F} faces, must be {expected}, got {value.shape}."
-                )
+            if value is not None and value.shape not in allowed:
+                raise InputError(f"{field} of {name!r} must have a shape of {allowed}, got {value.shape}.")
         if F == 0 or V == 0:
             raise InputError(f"a mesh needs at least one triangle, {name!r} has none; point clouds are not drawn.")
         for field in ("vertices", "uv", "normals"):
@@ -221,7 +212,7 @@ def _read(path: Path, untextured: bool) -> list[Any]:
         raise
     except Exception as error:  # trimesh raises whatever its parsers meet
         raise InputError(
-            f"{path} cannot be read as {kind} ({_why(error)}); export it again, or in another format."
+            f"{path} cannot be read as {kind} ({_why(error)}); export it anew, or in another format."
         ) from error
 
 

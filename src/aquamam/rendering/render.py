@@ -42,41 +42,32 @@ class RenderSettings(Config):
         for field in ("distance", "fov_deg", "near", "diffuse", "ambient"):
             object.__setattr__(self, field, float(getattr(self, field)))  # 8 and 8.0 are one setting
         height, width = self.shape
-        colours = {"colour": self.colour, "background": (0, 0, 0) if self.background == "random" else self.background}
-        for holds, sentence in (
-            (1 <= height <= 8192 and 1 <= width <= 8192, "size must lie between 1 and 8192 pixels, got {0.size}."),
-            (
-                1 <= self.supersample <= 8,
-                "supersample must lie between 1 and 8, got {0.supersample}; 2 is the default.",
+        ground = (0, 0, 0) if self.background == "random" else self.background
+        rules = {
+            "size must lie between 1 and 8192 pixels, got {0.size}": 1 <= height <= 8192 and 1 <= width <= 8192,
+            "supersample must lie between 1 and 8, got {0.supersample}; 2 is the default": 1 <= self.supersample <= 8,
+            "near and distance need 0 < near < distance, got {0.near} and {0.distance}": (
+                0 < self.near < self.distance < math.inf
             ),
-            (
-                0 < self.near < self.distance < math.inf,
-                "near and distance must satisfy 0 < near < distance, got {0.near} and {0.distance}.",
-            ),
-            (0 < self.fov_deg < 175, "fov_deg must lie between 0 and 175 degrees, got {0.fov_deg}."),
-            (
-                0 <= self.diffuse < math.inf and 0 <= self.ambient < math.inf,
-                "diffuse and ambient must be numbers from 0 up, got {0.diffuse} and {0.ambient}; 0.7 is the paper's.",
-            ),
-            (
-                np.linalg.norm(self.light) > 0 and np.isfinite(self.light).all(),
-                "light must be a direction other than zero, got {0.light}.",
-            ),
-            *(
-                (
-                    not isinstance(value, str) and len(value) == 3 and all(0 <= c <= 255 for c in value),
-                    f"{field} must be three numbers from 0 to 255, or background 'random', got {value!r}.",
-                )
-                for field, value in colours.items()
-            ),
-        ):
+            "fov_deg must lie between 0 and 175 degrees, got {0.fov_deg}": 0 < self.fov_deg < 175,
+            "diffuse must be a number from 0 up, got {0.diffuse}; 0.7 is the paper's": 0 <= self.diffuse < math.inf,
+            "ambient must be a number from 0 up, got {0.ambient}; 0.7 is the paper's": 0 <= self.ambient < math.inf,
+            "light must be a direction other than zero, got {0.light}": 0 < np.linalg.norm(self.light) < math.inf,
+            "colour must be three numbers from 0 to 255, got {0.colour}": _is_colour(self.colour),
+            "background must be three numbers from 0 to 255, or 'random', got {0.background!r}": _is_colour(ground),
+        }
+        for rule, holds in rules.items():
             if not holds:
-                raise InputError(sentence.format(self))
+                raise InputError(f"{rule.format(self)}.")
 
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width in pixels."""
         return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+
+def _is_colour(value: Any) -> bool:
+    return not isinstance(value, str) and len(value) == 3 and all(0 <= c <= 255 for c in value)
 
 
 def render(
@@ -170,8 +161,7 @@ def _matrices(R: Any) -> tuple[Float64[np.ndarray, "n 3 3"], tuple[int, ...]]:
         error = np.abs(R @ R.swapaxes(-1, -2) - np.eye(3)).max(initial=0.0)
         if not (error < 1e-3 and (np.linalg.det(R) > 0).all()):
             raise InputError(
-                "R must hold rotations (orthonormal, determinant 1), got matrices that are not; "
-                "normalise them, or look for a scale, a mirror or a transposed axis."
+                "R must hold rotations, got matrices with a scale, a shear or a mirror; make them orthonormal."
             )
         return R, batch
     if R.ndim >= 1 and R.shape[-1] == 4:

@@ -57,13 +57,12 @@ class NamedGroup:
         if self.axis is not None:
             flips = ["and the half turns about every axis across it"] if len(self.group.elements) > 1 else []
             return [f"every turn about {arrow(self.axis)}", *flips]
-        axes: dict[int, list[str]] = {}
-        for line in lines_of(Rotation.from_quat(self.group.elements.numpy())):
-            axes.setdefault(line.order, []).append(arrow(line.axis))
+        axes: dict[str, list[str]] = {}
+        for line in lines_of(self.samples(np.zeros(0))):
+            axes.setdefault(line.words.replace("half turn", "half turns"), []).append(arrow(line.axis))
         return [
-            f"{'half turns' if order == 2 else f'turns by {360 / order:.4g}°'} about "
-            + (", ".join(named) if len(named) <= 3 else f"{len(named)} axes, one of them {named[0]}")
-            for order, named in sorted(axes.items(), reverse=True)
+            f"{what} about " + (", ".join(named) if len(named) <= 3 else f"{len(named)} axes, one of them {named[0]}")
+            for what, named in axes.items()
         ]
 
     def families(self, angles: Float64[np.ndarray, " n"]) -> dict[str, Rotation]:
@@ -75,8 +74,9 @@ class NamedGroup:
             flips = {f"half turns across {arrow(self.axis)}": elements[n:]} if len(elements) > n else {}
             return {f"every turn about {arrow(self.axis)}": elements[:n], **flips}
         return {
-            ("half turn" if line.order == 2 else f"turns by {360 / line.order:.4g}°")
-            + f" about {arrow(line.axis)}": about(line.axis, np.arange(1, line.order) * (2 * math.pi / line.order))
+            f"{line.words} about {arrow(line.axis)}": about(
+                line.axis, np.arange(1, line.order) * (2 * math.pi / line.order)
+            )
             for line in lines_of(elements)
         }
 
@@ -118,6 +118,10 @@ class Line(NamedTuple):
 
     axis: Float64[np.ndarray, "3"]
     order: int
+
+    @property
+    def words(self) -> str:
+        return "half turn" if self.order == 2 else f"turns by {360 / self.order:.4g}°"
 
 
 def distinct(found: Rotation, apart: float = APART) -> Rotation:

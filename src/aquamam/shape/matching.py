@@ -26,9 +26,7 @@ class Tolerance:
 
     def __post_init__(self) -> None:
         if not 1e-4 <= self.distance <= 0.2:
-            raise InputError(
-                f"the tolerance must be from 0.0001 to 0.2 of the radius, got {self.distance}; 0.01 is the default."
-            )
+            raise InputError(f"the tolerance must be 0.0001 to 0.2 of the radius, got {self.distance}; try 0.01.")
 
 
 class Matcher:

@@ -118,13 +118,10 @@ class Surface:
         corners = mesh.vertices[used]
         scale = float(np.abs(corners - corners.mean(0)).max())
         if not scale > 0:
-            raise InputError(
-                f"an object must have an extent, all corners of {mesh.name!r} are at one place; repair the mesh."
-            )
+            raise InputError(f"an object must have an extent, {mesh.name!r} is a single point; repair the mesh.")
         if scale < 1e-12 * float(np.abs(corners).max()):
             raise InputError(
-                f"{mesh.name!r} is {np.abs(corners).max() / scale:.0e} times farther from its origin than it is large, "
-                "which leaves no digits for its shape; move it to the origin."
+                f"{mesh.name!r} is so far from its origin that no digits are left for its shape; move it there."
             )
         # about the bounding box first: hulls of far or tiny objects lose digits
         middle = (corners.min(0) + corners.max(0)) / 2
@@ -137,8 +134,7 @@ class Surface:
         points, faces = seen(placed, looking_from(directions(VIEWS), 1.0 * np.arange(VIEWS)))
         if len(points) < 100:
             raise InputError(
-                f"an object must be seen from somewhere, {mesh.name!r} fills {len(points)} of {VIEWS * PIXELS**2:,} "
-                "pixels; it may be a thread with stray parts far away."
+                f"{mesh.name!r} fills {len(points)} pixels of {VIEWS} views; remove stray parts far from it."
             )
         return cls(
             mesh=placed,

@@ -142,10 +142,8 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
     old, new = Manifest.read(root).facts(), manifest.facts()
     for name in {**old, **new}:
         if old.get(name) != new.get(name):
-            raise InputError(
-                f"{root} holds another data set ({name} is {old.get(name)}, this run asks for {new.get(name)}); "
-                "choose another folder."
-            )
+            differ = f"{name} is {old.get(name)}, this run asks for {new.get(name)}"
+            raise InputError(f"{root} holds another data set ({differ}); choose another folder.")
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

@@ -32,10 +32,8 @@ class StoredDataset(RotationDataset):
         shards = range(manifest.shards(split))
         whole = [s for s in shards if is_whole(self.root, split, s, manifest.encoding)]
         if len(whole) < len(shards):
-            raise InputError(
-                f"split {split} of {root} has {len(whole)} of its {len(shards)} shards; "
-                "run the same `aquamam render` again to complete it."
-            )
+            there = f"split {split} of {root} has {len(whole)} of its {len(shards)} shards"
+            raise InputError(f"{there}; run the same `aquamam render` again to complete it.")
         self.classes = tuple(thing["name"] for thing in manifest.objects)
         self._symmetries = {
             thing["name"]: None if thing["symmetry"] is None else SymmetryGroup.from_dict(thing["symmetry"])
@@ -43,10 +41,8 @@ class StoredDataset(RotationDataset):
         }
         self._rotations = np.concatenate([self._load(s, "rotations") for s in shards])
         if len(self._rotations) != manifest.splits[split]:
-            raise InputError(
-                f"split {split} of {root} should have {manifest.splits[split]} rotations, got {len(self._rotations)}; "
-                "delete its folder and render again."
-            )
+            there = f"split {split} of {root} must have {manifest.splits[split]} rotations, got {len(self._rotations)}"
+            raise InputError(f"{there}; delete its folder and render again.")
         self._maps: OrderedDict[tuple[int, str], np.ndarray] = OrderedDict()
         self._lock = threading.Lock()
 

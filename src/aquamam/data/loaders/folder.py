@@ -77,7 +77,7 @@ def parse_rotation(text: str, table: Table, path: Path) -> RotationColumns:
     euler = re.fullmatch(r"euler-([xyz]{3}|[XYZ]{3})-(deg|rad)", kind)
     if not euler and kind not in ("xyzw", "wxyz", "matrix", "rotvec"):
         raise InputError(
-            f"rotation must be KIND:COLUMNS with KIND xyzw, wxyz, matrix, rotvec or euler-YXZ-deg, got {text!r}."
+            f"rotation must be KIND:COLUMNS, KIND xyzw, wxyz, matrix, rotvec or euler-YXZ-deg, got {text!r}."
         )
     if unknown := [name for name in columns if name not in table]:
         raise InputError(f"{path} has the columns {', '.join(table)}, not {unknown[0]!r}; choose among them.")

@@ -95,15 +95,11 @@ def read_quaternions(*folders: Path) -> dict[str, Any]:
     """View id -> quaternion (wxyz), from the first folder that has them."""
     path = next((folder / QUATERNIONS for folder in folders if (folder / QUATERNIONS).exists()), None)
     if path is None:
-        raise InputError(
-            f"{folders[-1]} has no {QUATERNIONS}, neither in the .lmdb folder nor beside it; download it again."
-        )
+        raise InputError(f"{folders[-1]} has no {QUATERNIONS}, in the .lmdb folder or beside it; download it again.")
     try:
         views = _Arrays(io.BytesIO(path.read_bytes()), encoding="latin1").load()
         if any(np.shape(q) != (4,) for q in views.values()):
             raise ValueError("others than 4 numbers")
     except Exception as error:  # a damaged pickle raises nearly anything
-        raise InputError(
-            f"{path} must be a pickled dictionary of quaternions, got: {error}; download it again."
-        ) from error
+        raise InputError(f"{path} must be a pickled dictionary of quaternions, got: {error}.") from error
     return {view.decode() if isinstance(view, bytes) else str(view): q for view, q in views.items()}

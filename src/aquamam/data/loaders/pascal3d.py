@@ -86,9 +86,7 @@ def read_views(path: Path, label: str, images: Path) -> Iterator[View]:
         record = loadmat(path, squeeze_me=True, struct_as_record=False)["record"]
         objects = np.atleast_1d(record.objects)
     except Exception as error:  # a damaged file raises nearly anything
-        raise InputError(
-            f"{path} must be a MATLAB file with record.objects, got: {error}; download it again."
-        ) from error
+        raise InputError(f"{path} must be a MATLAB file with record.objects, got: {error}.") from error
     file = getattr(record, "filename", "") or next((p.name for p in images.glob(f"{path.stem}.*")), path.stem)
     for thing in objects:
         flags = [np.any(np.asarray(getattr(thing, name, 0)) != 0) for name in ("occluded", "truncated", "difficult")]

@@ -41,10 +41,8 @@ def numbers(
         if len(columns) == 1 and count is not None:
             pieces = texts[0].replace(",", " ").replace(";", " ").strip("[]() ").split()
             if len(pieces) != count:
-                raise InputError(
-                    f"line {line} of {path} must have {count} numbers in column {columns[0]!r}, "
-                    f"got {len(pieces)}: {texts[0]!r}."
-                )
+                where = f"line {line} of {path} must have {count} numbers in column {columns[0]!r}"
+                raise InputError(f"{where}, got {len(pieces)}: {texts[0]!r}.")
             named = [(columns[0], piece) for piece in pieces]
         rows.append([_number(text, line, name, path) for name, text in named])
     return np.array(rows, np.float64)
