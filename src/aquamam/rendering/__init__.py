@@ -2,6 +2,6 @@
 
 meshes (Mesh, load_mesh), solids (solid, open_object), render (render, RenderSettings, contact_sheet), raster (the
 compiled loop) and known (known_object). photo draws photograph-like images, with lights, backdrop and sensor;
-simplify reduces large meshes. torch, SciPy, numba and trimesh are imported when first needed, so that rendering
-processes start in a moment.
+simplify reduces large meshes. numba and trimesh are imported when first needed, and of the modules that rendering
+processes use none needs torch, so that they start in a moment.
 """

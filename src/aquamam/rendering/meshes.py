@@ -16,6 +16,8 @@ from urllib.parse import unquote
 import numpy as np
 from jaxtyping import Float, Integer, UInt8
 from PIL import Image
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from aquamam.errors import InputError
 from aquamam.files import write_bytes
@@ -372,9 +374,6 @@ def crease_normals(
     one, two = one[smooth], two[smooth]
     if crease_deg <= 0 or not ((flat[one // 3] * flat[two // 3]).sum(-1) < 1 - 1e-9).any():
         return None
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     turned = a[one] != a[two]  # neighbours that agree on the outside run along their edge in opposite ways
     rows = np.concatenate([start[one], stop[one]])
     columns = np.concatenate([np.where(turned, stop[two], start[two]), np.where(turned, start[two], stop[two])])

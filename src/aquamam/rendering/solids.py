@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
+from scipy.spatial import ConvexHull
 
 from aquamam.errors import InputError
+from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.rendering.meshes import FIT_RADIUS, GREY, Mesh, load_mesh
-
-if TYPE_CHECKING:
-    from aquamam.geometry.symmetry import SymmetryGroup
 
 # At most 182, so that the default light, which brightens up to 1.4 times, never saturates.
 WHITE, RED, BLACK = (181, 180, 176), (150, 24, 32), (22, 22, 24)
@@ -57,31 +56,27 @@ class Solid:
     name: str
 
     @cached_property
-    def symmetry(self) -> "SymmetryGroup":
+    def symmetry(self) -> SymmetryGroup:
         """The rotations g for which R g and R give the same image, whatever R."""
-        from aquamam.geometry.symmetry import (
-            SymmetryGroup,  # torch takes two seconds to import, and rendering needs none
-        )
-
         if self.name == "tetX":
             return SymmetryGroup.cyclic(3, TET_RED)
         return SymmetryGroup.trivial() if self.name in _BARE or self.shape is None else self.shape
 
     @cached_property
-    def shape(self) -> "SymmetryGroup | None":
+    def shape(self) -> SymmetryGroup | None:
         """The group of the bare shape, without its paint; None for a sphere's, which is all rotations."""
-        from aquamam.geometry.symmetry import SymmetryGroup
-
-        groups: dict[str, Callable[[], SymmetryGroup]] = {
-            "cylinder": lambda: SymmetryGroup.revolution((0.0, 1.0, 0.0), flip=True),
-            "tet": SymmetryGroup.tetrahedral,
-            "cube": SymmetryGroup.octahedral,
-            "icosa": SymmetryGroup.icosahedral,
-            "cone": SymmetryGroup.revolution,
-            "cyl": lambda: SymmetryGroup.revolution(flip=True),
-        }
         bare = _BARE.get(self.name, self.name)
-        return groups[bare]() if bare in groups else None
+        return _GROUPS[bare]() if bare in _GROUPS else None
+
+
+_GROUPS: dict[str, Callable[[], SymmetryGroup]] = {
+    "cylinder": lambda: SymmetryGroup.revolution((0.0, 1.0, 0.0), flip=True),
+    "tet": SymmetryGroup.tetrahedral,
+    "cube": SymmetryGroup.octahedral,
+    "icosa": SymmetryGroup.icosahedral,
+    "cone": SymmetryGroup.revolution,
+    "cyl": lambda: SymmetryGroup.revolution(flip=True),
+}
 
 
 def open_object(name: str, **options: Any) -> Solid | Mesh:
@@ -136,8 +131,6 @@ def _die(name: str, tile: int = 128, spacing: float = 0.5, radius: float = 0.2) 
 
 def _hull(name: str, points: Float[np.ndarray, "V 3"]) -> Mesh:
     """The convex hull of points about the origin, faces looking outwards."""
-    from scipy.spatial import ConvexHull
-
     points = points * (FIT_RADIUS / np.linalg.norm(points[0]))
     faces = ConvexHull(points).simplices
     a, b, c = points[faces].swapaxes(0, 1)
