@@ -28,6 +28,15 @@ from aquamam.geometry.symmetry import SymmetryGroup
 
 IMAGE_COLUMNS = ("image", "img", "file", "filename", "path")
 CLASS_COLUMNS = ("class", "label")
+NUMBERS = {"xyzw": 4, "wxyz": 4, "matrix": 9, "rotvec": 3, "euler": 3}
+CLEAR = {  # columns whose names leave no doubt
+    "qx,qy,qz,qw": "xyzw",
+    "quat_xyzw": "xyzw",
+    "quat_wxyz": "wxyz",
+    "r11,r12,r13,r21,r22,r23,r31,r32,r33": "matrix",
+    "r00,r01,r02,r10,r11,r12,r20,r21,r22": "matrix",
+    "rotvec_x,rotvec_y,rotvec_z": "rotvec",
+}
 HOW = (
     "name the columns qx,qy,qz,qw or quat_xyzw or quat_wxyz or r11,...,r33 or rotvec_x,rotvec_y,rotvec_z or "
     "euler_YXZ_deg_1,..._2,..._3, or give rotation, for example 'wxyz:q0,q1,q2,q3' or 'euler-YXZ-deg:yaw,pitch,roll'"
@@ -36,21 +45,40 @@ HOW = (
 
 @dataclass(frozen=True, kw_only=True)
 class RotationColumns:
-    """Which columns hold the rotation, and as what: xyzw, wxyz, matrix (row by row), rotvec (radians) or Euler
-    angles."""
+    """Which columns hold the rotation, and as what: xyzw, wxyz, matrix (by rows), rotvec (radians) or Euler angles."""
 
     kind: str
     columns: tuple[str, ...]  # one a number, or a single one with all numbers in it
     convention: str = ""  # of Euler angles, SciPy's notation: upper case intrinsic, lower case extrinsic
     degrees: bool = False
 
+    @classmethod
+    def parse(cls, text: str, table: Table, path: Path) -> "RotationColumns":
+        """From a statement such as wxyz:q0,q1,q2,q3 or euler-YXZ-deg:yaw,pitch,roll or matrix:R."""
+        stated, _, rest = text.partition(":")
+        columns = tuple(name.strip() for name in rest.split(","))
+        euler = re.fullmatch(r"euler-([xyz]{3}|[XYZ]{3})-(deg|rad)", stated)
+        kind = "euler" if euler else stated
+        if kind not in NUMBERS or stated == "euler":
+            raise InputError(
+                f"rotation must be KIND:COLUMNS, KIND xyzw, wxyz, matrix, rotvec or euler-YXZ-deg, got {text!r}."
+            )
+        choose("columns", columns, list(table), path)
+        if len(columns) not in (1, NUMBERS[kind]):
+            many = NUMBERS[kind]
+            raise InputError(f"{stated} needs {many} columns, or one with {many} numbers, got {len(columns)}.")
+        convention, unit = euler.groups() if euler else ("", "")
+        return cls(kind=kind, columns=columns, convention=convention, degrees=unit == "deg")
+
     @property
-    def count(self) -> int:
-        return {"xyzw": 4, "wxyz": 4, "matrix": 9, "rotvec": 3, "euler": 3}[self.kind]
+    def words(self) -> str:
+        """The kind, for people."""
+        unit = "degrees" if self.degrees else "radians"
+        return self.kind if self.kind != "euler" else f"euler {self.convention}, {unit}"
 
     def quaternions(self, table: Table, path: Path) -> Float64[np.ndarray, "rows 4"]:
         """Canonical xyzw quaternions of all rows."""
-        values = torch.from_numpy(numbers(table, self.columns, path, self.count))
+        values = torch.from_numpy(numbers(table, self.columns, path, NUMBERS[self.kind]))
         try:
             return self._convert(values, "").numpy()
         except InputError:
@@ -70,49 +98,16 @@ class RotationColumns:
         return euler_to_quat(values, self.convention, degrees=self.degrees)
 
 
-def parse_rotation(text: str, table: Table, path: Path) -> RotationColumns:
-    """An explicit statement such as wxyz:q0,q1,q2,q3 or euler-YXZ-deg:yaw,pitch,roll or matrix:R."""
-    kind, _, rest = text.partition(":")
-    columns = tuple(name.strip() for name in rest.split(","))
-    euler = re.fullmatch(r"euler-([xyz]{3}|[XYZ]{3})-(deg|rad)", kind)
-    if not euler and kind not in ("xyzw", "wxyz", "matrix", "rotvec"):
-        raise InputError(
-            f"rotation must be KIND:COLUMNS, KIND xyzw, wxyz, matrix, rotvec or euler-YXZ-deg, got {text!r}."
-        )
-    if unknown := [name for name in columns if name not in table]:
-        raise InputError(f"{path} has the columns {', '.join(table)}, not {unknown[0]!r}; choose among them.")
-    if euler:
-        spec = RotationColumns(kind="euler", columns=columns, convention=euler[1], degrees=euler[2] == "deg")
-    else:
-        spec = RotationColumns(kind=kind, columns=columns)
-    if len(columns) not in (1, spec.count):
-        raise InputError(f"{kind} needs {spec.count} columns, or one with {spec.count} numbers, got {len(columns)}.")
-    return spec
-
-
-def find_rotation(table: Table, path: Path) -> RotationColumns:
-    """The rotation by columns whose names leave no doubt."""
-    found: list[RotationColumns] = []
-    plain: dict[tuple[str, ...], str] = {
-        ("qx", "qy", "qz", "qw"): "xyzw",
-        ("quat_xyzw",): "xyzw",
-        ("quat_wxyz",): "wxyz",
-        tuple(f"r{i}{j}" for i in (1, 2, 3) for j in (1, 2, 3)): "matrix",
-        tuple(f"r{i}{j}" for i in (0, 1, 2) for j in (0, 1, 2)): "matrix",
-        ("rotvec_x", "rotvec_y", "rotvec_z"): "rotvec",
-    }
-    for columns, kind in plain.items():
-        if all(name in table for name in columns):
-            found.append(RotationColumns(kind=kind, columns=columns))
+def find_rotation(table: Table, path: Path) -> str:
+    """The statement that the names of the columns make, if they leave no doubt."""
+    found = [f"{kind}:{columns}" for columns, kind in CLEAR.items() if set(columns.split(",")) <= set(table)]
     for name in table:
         if match := re.fullmatch(r"(euler_([xyz]{3}|[XYZ]{3})_(deg|rad))(_1)?", name):
-            columns = tuple(f"{match[1]}_{k}" for k in (1, 2, 3)) if match[4] else (name,)
-            if all(column in table for column in columns):
-                found.append(
-                    RotationColumns(kind="euler", columns=columns, convention=match[2], degrees=match[3] == "deg")
-                )
+            columns = [f"{match[1]}_{k}" for k in (1, 2, 3)] if match[4] else [name]
+            if set(columns) <= set(table):
+                found.append(f"euler-{match[2]}-{match[3]}:{','.join(columns)}")
     if len(found) > 1:
-        several = " and ".join(",".join(spec.columns) for spec in found[:2])
+        several = " and ".join(statement.partition(":")[2] for statement in found[:2])
         raise InputError(f"{path} holds more than one rotation ({several}); say which by rotation=KIND:COLUMNS.")
     if not found:
         raise InputError(f"{path} does not say how its columns {', '.join(table)} hold a rotation; {HOW}.")
@@ -148,7 +143,7 @@ class FolderDataset(ListedDataset):
         table = read_table(path)
         if not next(iter(table.values())):
             raise InputError(f"{path} has no rows below its header; a data set needs at least one.")
-        self.spec = parse_rotation(rotation, table, path) if rotation else find_rotation(table, path)
+        self.spec = RotationColumns.parse(rotation or find_rotation(table, path), table, path)
         q = torch.from_numpy(self.spec.quaternions(table, path))
         q = inverse(q) if inverted else q
         q = opencv_to_opengl(q) if camera == "opencv" else q
@@ -196,10 +191,7 @@ class FolderDataset(ListedDataset):
         return self._symmetries.get(label)
 
     def describe(self) -> dict[str, Any]:
-        kind = self.spec.kind
-        if kind == "euler":
-            kind = f"euler {self.spec.convention}, {'degrees' if self.spec.degrees else 'radians'}"
-        told = {"rotation": kind, "columns": list(self.spec.columns), "camera": self.camera}
+        told = {"rotation": self.spec.words, "columns": list(self.spec.columns), "camera": self.camera}
         return {**told, "ignored": list(self.ignored)}
 
 
