@@ -4,31 +4,19 @@ import math
 
 import pytest
 import torch
+from registry import TOY, wild
 
 from aquamam.baselines import ipdf
 from aquamam.baselines.ipdf import IPDF, IPDFConfig, encode_rotation
 from aquamam.errors import InputError
-from aquamam.geometry.grid import cell_volume, grid_cell_of, rotate_grid_to, so3_grid
-from aquamam.geometry.rotations import geodesic_angle, quat_to_matrix, random_quat
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are tiny: two threads on busy cores would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+from aquamam.geometry.grid import cell_volume, grid_cell_of, so3_grid
+from aquamam.geometry.rotations import geodesic_angle, inverse, multiply, quat_to_matrix, random_quat
 
 
 def tiny(noise: float = 0.1, **options) -> IPDF:
     torch.manual_seed(0)
-    config = {"encoder": "category", "categories": 3, "category_features": 16, "width": 32, "octaves": 2, "level": 1}
-    model = IPDF(IPDFConfig(**{**config, **options}))
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(noise * torch.randn_like(p))
-    return model.eval()
+    config = {**TOY, "width": 32, "octaves": 2, "level": 1, **options}
+    return wild(IPDF(IPDFConfig(**config)), noise).eval()
 
 
 def plain_scores(model: IPDF, image: int, q: torch.Tensor) -> torch.Tensor:
@@ -86,7 +74,8 @@ def test_truth_is_normalised_over_the_grid_turned_to_it(generator):
     found = model(torch.arange(2)).log_prob(q)
     for r in range(3):
         for image in range(2):
-            scores = plain_scores(model, image, rotate_grid_to(q[r, image], 1))
+            rotated = multiply(so3_grid(1), multiply(inverse(so3_grid(1)[-1]), q[r, image]))
+            scores = plain_scores(model, image, rotated)
             expected = scores.log_softmax(0)[-1] - math.log(cell_volume(1))
             assert found[r, image].item() == pytest.approx(expected.item(), abs=1e-4)
 

@@ -14,10 +14,8 @@ from aquamam.geometry.charts import ATLAS, CHARTS, HEMISPHERE
 from aquamam.geometry.rotations import canonical, random_quat
 
 BOTH = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
-VOLUMES = {
-    "hemisphere": 4 * math.pi / 3,
-    "atlas": 1.9224078653757,
-}  # the atlas's by quadrature at many N, and by the next test
+DENSITIES = pytest.mark.parametrize("density", ["cells", "paper"])
+VOLUMES = {"hemisphere": 4 * math.pi / 3, "atlas": 1.9224078653757}  # the atlas's by quadrature at many N
 
 
 @BOTH
@@ -30,12 +28,7 @@ def test_split_and_join_are_inverse(chart, generator):
         assert torch.allclose(u.square().sum(-1) + dropped.square(), torch.ones(2000, dtype=torch.float64))
         assert chart.contains(u * (1 - 1e-12)).all()
         assert u.abs().max() <= chart.half_width + 1e-12
-
-
-@BOTH
-def test_charts_take_empty_and_single_quaternions(chart):
-    chart = CHARTS[chart]
-    assert chart.split(torch.zeros(0, 4)).u.shape == (0, 3)
+    assert chart.split(q[:0]).u.shape == (0, 3)
     assert chart.split(torch.tensor([0.0, 0, 0, 1])).dropped == 1
 
 
@@ -135,7 +128,7 @@ def test_uniform_points_lie_in_their_cell_and_spread_evenly(chart, bins, generat
 
 @BOTH
 @pytest.mark.parametrize("bins", [5, 20, 500])
-@pytest.mark.parametrize("density", ["cells", "paper"])
+@DENSITIES
 def test_representatives_and_located_cells_agree(chart, bins, density, generator):
     cells = Cells.make(chart, bins, density)
     q = random_quat((2000,), generator=generator, dtype=torch.float64)
@@ -150,16 +143,16 @@ def test_representatives_and_located_cells_agree(chart, bins, density, generator
 
 
 EDGES = [
-    [1.0, 0, 0, 0], [-1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, -1.0, 0], [0, 0, 0, 1.0], [0, 0, 0, -1.0],
-    [0.6, 0.8, 0, 0], [-0.6, -0.8, 0, 0], [0.6, 0, -0.8, -0.0], [-0.0, -0.0, -0.0, 1.0], [0.5, 0.5, 0.5, 0.5], [-0.5, 0.5, -0.5, 0.5],
-    [1e-310, 0, 0, 1.0], [1.0, 1e-310, -1e-310, 0], [2**-0.5, 2**-0.5, 0, 0], [2**-0.5, 0, 0, -(2**-0.5)], [0.28, 0.96, 0, 0],
-    [3**-0.5, 3**-0.5, 3**-0.5, 0], [1 - 1e-9, 0, 0, (2e-9) ** 0.5],
-]  # fmt: skip
+    *([1.0, 0, 0, 0], [-1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, -1.0, 0], [0, 0, 0, 1.0], [0, 0, 0, -1.0]),
+    *([0.6, 0.8, 0, 0], [-0.6, -0.8, 0, 0], [0.6, 0, -0.8, -0.0], [-0.0, -0.0, -0.0, 1.0], [0.28, 0.96, 0, 0]),
+    *([0.5, 0.5, 0.5, 0.5], [-0.5, 0.5, -0.5, 0.5], [2**-0.5, 2**-0.5, 0, 0], [2**-0.5, 0, 0, -(2**-0.5)]),
+    *([1e-310, 0, 0, 1.0], [1.0, 1e-310, -1e-310, 0], [3**-0.5, 3**-0.5, 3**-0.5, 0], [1 - 1e-9, 0, 0, 2e-9**0.5]),
+]
 
 
 @BOTH
 @pytest.mark.parametrize("bins", [1, 2, 5, 20, 500, 50257])
-@pytest.mark.parametrize("density", ["cells", "paper"])
+@DENSITIES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_edges_and_corners_of_the_domain_are_finite_and_legal(chart, bins, density, dtype):
     cells = Cells.make(chart, bins, density)
@@ -217,7 +210,7 @@ def test_any_number_of_bins_works(bins, chart, density, seed):
         ).all()  # a cut only makes cells smaller
 
 
-@pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
+@BOTH
 @pytest.mark.parametrize("bins", [15, 24, 500])
 def test_log_share_is_nearly_that_of_the_volume(chart, bins, generator):
     """To a third where a twentieth or more of a cell is left, and never above 1; exactly 1 inside."""

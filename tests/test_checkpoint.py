@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from test_model import TINY
+from registry import tiny
 
 import aquamam
 from aquamam.checkpoints.format import load_tensors, save_tensors
@@ -17,8 +17,7 @@ from aquamam.rendering.solids import solid
 
 @pytest.fixture
 def model() -> AQuaMaM:
-    torch.manual_seed(0)
-    return AQuaMaM(TINY["stem"]).eval()
+    return tiny("stem")
 
 
 @pytest.mark.parametrize("name", ["m.safetensors", "folder"])

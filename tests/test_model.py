@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from registry import inputs, tiny
 
 import aquamam
 from aquamam.errors import InputError
@@ -17,40 +18,12 @@ from aquamam.posterior.decoding import sampler
 from aquamam.training.presets import MODELS
 from benchmarks.plain import PlainAQuaMaM
 
-TINY = {
-    "stem": ModelConfig(
-        bins=30,
-        dim=24,
-        heads=2,
-        layers=2,
-        hidden=32,
-        embedding="stem",
-        image_size=16,
-        stem=(8, 8),
-        stem_blocks=(0, 1),
-        by_volume=True,
-    ),
-    "patches": ModelConfig(
-        bins=31, dim=24, heads=2, layers=3, hidden=32, image_size=16, patch_size=8, chart="hemisphere", density="paper"
-    ),
-    "category": ModelConfig(
-        bins=30, dim=24, heads=2, layers=2, hidden=32, embedding="category", tokens=5, chart="hemisphere"
-    ),
-}
 
-
-@pytest.fixture(params=TINY)
+@pytest.fixture(params=["stem", "patches", "category"])
 def model(request) -> AQuaMaM:
-    torch.manual_seed(0)
-    model = AQuaMaM(TINY[request.param]).eval()
+    model = tiny(request.param)
     model.calibration = Calibration(temperatures=(0.8, 1.25, 0.9))
     return model
-
-
-def inputs(model: AQuaMaM, count: int) -> torch.Tensor:
-    if model.config.embedding == "category":
-        return torch.arange(count) % 6
-    return torch.rand((count, 3, 16, 16), generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize(("preset", "count"), [("toy", 3_510_609), ("die", 20_000_756)])
@@ -86,50 +59,6 @@ def test_toy_checkpoint_of_the_original_imports(tmp_path, generator):
         )
 
 
-def test_many_rotations_at_once_equal_one_at_a_time(model, generator):
-    q = random_quat((1000 if model.config.embedding == "stem" else 100, 2), generator=generator)
-    with torch.no_grad():
-        posterior = model(inputs(model, 2))
-        together = posterior.log_prob(q)
-        alone = torch.stack([posterior.log_prob(row) for row in q])
-    assert torch.allclose(together, alone, atol=1e-5)
-
-
-def test_decoded_sentences_have_their_teacher_forced_probability(model, generator):
-    """Stepwise decoding with its cache and one pass with both tokens agree."""
-    with torch.no_grad():
-        posterior = model(inputs(model, 3))
-        best = posterior.topk(5)
-        point = model.cells.chart.split(best.quaternions.double())
-        cell = model.cells.locate(point)
-        if model.cells.density == "paper":
-            point = point._replace(u=model.cells.centre(cell))
-        assert torch.allclose(posterior.unwrapped._sentence_log_prob(point, cell), best.log_probs, atol=1e-4)
-
-
-def test_images_in_a_batch_do_not_see_each_other(model, generator):
-    x = inputs(model, 4)
-    q = random_quat((5, 4), generator=generator)
-    with torch.no_grad():
-        together = model(x).log_prob(q)
-        alone = torch.cat([model(x[i : i + 1]).log_prob(q[:, i : i + 1]) for i in range(4)], 1)
-    assert torch.allclose(together, alone, atol=1e-5)
-
-
-def test_no_images_have_no_predictions(model):
-    with torch.no_grad():
-        posterior = model(inputs(model, 3)[:0])
-        assert posterior.mode.shape == (0, 4)
-        assert posterior.sample((5,)).shape == (5, 0, 4)
-
-
-def test_log_prob_is_differentiable_in_every_weight(model, generator):
-    loss = model.loss(inputs(model, 3), random_quat((2, 3), generator=generator, dtype=torch.float64), smoothing=2.0)
-    loss.backward()
-    silent = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
-    assert silent == []
-
-
 def test_training_mode_of_the_posterior_follows_the_weights(model, generator):
     """A gradient step on minus log_prob raises log_prob."""
     x, q = inputs(model, 2), random_quat((1, 2), generator=generator)
@@ -141,8 +70,7 @@ def test_training_mode_of_the_posterior_follows_the_weights(model, generator):
 
 
 def test_pil_images_lists_and_tensors_are_read_alike():
-    torch.manual_seed(0)
-    model = AQuaMaM(TINY["stem"]).eval()
+    model = tiny("stem")
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     tensor = torch.from_numpy(pixels).permute(2, 0, 1)
     q = torch.tensor([0.5, 0.5, 0.5, 0.5])
@@ -173,7 +101,7 @@ def test_pil_images_lists_and_tensors_are_read_alike():
 )
 def test_bad_images_get_one_clear_sentence(images, rule):
     with pytest.raises(InputError, match=rule):
-        AQuaMaM(TINY["stem"])(images)
+        tiny("stem")(images)
 
 
 def test_wide_pixels_are_scaled_by_what_they_hold():
@@ -186,7 +114,7 @@ def test_wide_pixels_are_scaled_by_what_they_hold():
 
 
 def test_bad_categories_get_one_clear_sentence():
-    model = AQuaMaM(TINY["category"])
+    model = tiny("category")
     with pytest.raises(InputError, match="0 to 5"):
         model(torch.tensor([6]))
     with pytest.raises(InputError, match="categories"):

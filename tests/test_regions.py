@@ -19,7 +19,7 @@ from aquamam.geometry.charts import ATLAS, HEMISPHERE
 from aquamam.geometry.rotations import random_quat, rotvec_to_quat
 from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
 from aquamam.posterior.calibration import Calibration, ConformalScores
-from aquamam.posterior.regions import _threshold, density_pit, find_region
+from aquamam.posterior.regions import density_pit, find_region, score_threshold
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
 from aquamam.training.calibrate import calibrate
@@ -55,17 +55,15 @@ def held(model: nn.Module, data: KnownMixture, level: float, **options) -> torch
 
 @pytest.mark.parametrize("sure", [0.2, 1.0, 6.0])
 def test_calibrated_regions_hold_the_truth_as_promised_however_wrong_the_model_is(sure):
-    calibration, test = (
-        KnownMixture(KAPPA, split=split, length=n) for split, n in (("calibration", 800), ("test", 800))
-    )
+    calibration, test = (KnownMixture(KAPPA, split=split, length=500) for split in ("calibration", "test"))
     model = Knower(calibration, sure)
     calibrate(model, calibration, samples=100)
-    for level in (0.5, 0.9, 0.95):
+    for level in (0.5, 0.9):
         inside = held(model, test, level)
-        error = math.sqrt(level * (1 - level) * (1 / 800 + 1 / 800))  # of the test, and of the calibration
+        error = math.sqrt(level * (1 - level) * (1 / 500 + 1 / 500))  # of the test, and of the calibration
         assert abs(float(inside.double().mean()) - level) < 3 * error
     trusting = held(model, test, 0.9, calibration=False).double().mean()
-    assert {0.2: trusting > 0.97, 1.0: abs(trusting - 0.9) < 0.035, 6.0: trusting < 0.6}[sure]
+    assert {0.2: trusting > 0.97, 1.0: abs(trusting - 0.9) < 0.045, 6.0: trusting < 0.6}[sure]
 
 
 def test_groups_are_calibrated_each_for_itself():
@@ -78,15 +76,13 @@ def test_groups_are_calibrated_each_for_itself():
             z = torch.where(one, posterior.z, 10 * posterior.z)
             return BinghamMixture(log_weight=posterior.log_weight, left=posterior.left, right=posterior.right, z=z)
 
-    calibration, test = (
-        KnownMixture(KAPPA, split=split, length=n) for split, n in (("calibration", 1000), ("test", 1000))
-    )
+    calibration, test = (KnownMixture(KAPPA, split=split, length=600) for split in ("calibration", "test"))
     model = HalfRight(calibration, 1.0)
     for groups, even in ((1, False), (2, True)):
         calibrate(model, calibration, samples=100, groups=groups)
         inside = held(model, test, 0.8).double()
         shares = [float(inside[k::2].mean()) for k in range(2)]
-        assert (max(abs(share - 0.8) for share in shares) < 0.06) == even
+        assert (max(abs(share - 0.8) for share in shares) < 0.09) == even
 
 
 def test_every_rotation_is_in_the_region_when_too_few_were_held_out():
@@ -105,7 +101,7 @@ def test_every_rotation_is_in_the_region_when_too_few_were_held_out():
 def test_the_threshold_is_where_the_score_passes_the_mass(mass, generator):
     log_p = torch.randn((60, 40), generator=generator, dtype=torch.float64).mul(3).round()  # many ties
     u = torch.rand(40, generator=generator, dtype=torch.float64)
-    threshold, closed = _threshold(log_p, torch.full((40,), mass, dtype=torch.float64), u)
+    threshold, closed = score_threshold(log_p, torch.full((40,), mass, dtype=torch.float64), u)
     for value in torch.arange(-8.0, 8.5, 0.5, dtype=torch.float64):
         scores = density_pit(value.expand(40), log_p, u)
         inside = (value > threshold) | (closed & (value == threshold))

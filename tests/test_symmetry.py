@@ -1,5 +1,6 @@
 """Symmetry groups are groups, and distances over them are distances between what is seen."""
 
+import dataclasses
 import json
 import math
 
@@ -19,7 +20,7 @@ GOLDEN = (1 + math.sqrt(5)) / 2
 axes = st.sampled_from([(0.0, 0.0, 1.0), (1.0, 0.0, 0.0), (0.3, -2.0, 0.5)])
 
 
-# Names and arguments, built inside the tests: hypothesis wants no other randomness inside its strategies, and beartype uses some.
+# Names and arguments, built inside the tests: hypothesis wants no randomness but its own, and beartype uses some.
 discrete = st.one_of(
     st.sampled_from([("trivial",), ("tetrahedral",), ("octahedral",), ("icosahedral",)]),
     st.tuples(st.just("cyclic"), st.integers(1, 12), axes),
@@ -187,41 +188,54 @@ def test_gradients_are_finite_at_zero_and_at_the_farthest():
 
 
 @laws
-@given(any_group)
-def test_json_and_bop_keep_the_group(spec):
-    group = build(spec)
+@given(any_group, st.sampled_from([(0.0, 0.0, 0.0), (10.0, -4.0, 3.0)]))
+def test_json_and_bop_keep_the_group_and_where_it_acts(spec, offset):
+    group = dataclasses.replace(build(spec), offset=torch.tensor(offset).double())
     q1, q2 = haar(2, 50)
-    for again in (
-        SymmetryGroup.from_dict(json.loads(json.dumps(group.to_dict()))),
-        SymmetryGroup.from_bop(json.loads(json.dumps(group.to_bop()))),
-    ):
+    for kind in ("dict", "bop"):
+        data = json.loads(json.dumps(getattr(group, f"to_{kind}")()))
+        again = getattr(SymmetryGroup, f"from_{kind}")(data)
         assert again.order == group.order
         assert torch.allclose(again.distance(q1, q2), group.distance(q1, q2), atol=1e-12)
+        # BOP tells no point for an object without symmetry, and of points that all motions fix any will do
+        moved = again.offset - group.offset
+        for g in group.elements if kind == "bop" else ():
+            assert torch.allclose(rot.rotate(g, moved), moved, atol=1e-6)
+        assert kind == "bop" or not moved.any()
+        assert group.axis is None or not moved.abs().max() > 1e-6
 
 
-def test_bop_entries_are_rigid_motions_about_the_centre_without_the_identity():
-    center = (10.0, -4.0, 3.0)
-    entry = SymmetryGroup.cyclic(3).to_bop(center)
+def test_bop_entries_are_rigid_motions_about_the_offset_without_the_identity():
+    offset = (10.0, -4.0, 3.0)
+    entry = SymmetryGroup.cyclic(3).to_bop(offset)
     poses = torch.tensor(entry["symmetries_discrete"]).double().view(-1, 4, 4)
     assert len(poses) == 2
     assert "symmetries_continuous" not in entry
-    fixed = torch.tensor([*center, 1.0]).double()
+    fixed = torch.tensor([*offset, 1.0]).double()
     assert torch.allclose(poses @ fixed, fixed, atol=1e-12)
-    assert SymmetryGroup.revolution((0, 1, 0)).to_bop(center) == {
-        "symmetries_continuous": [{"axis": [0.0, 1.0, 0.0], "offset": [10.0, -4.0, 3.0]}]
-    }
+    line = {"symmetries_continuous": [{"axis": [0.0, 1.0, 0.0], "offset": [10.0, -4.0, 3.0]}]}
+    assert SymmetryGroup.revolution((0, 1, 0)).to_bop(offset) == SymmetryGroup.from_bop(line).to_bop() == line
     assert SymmetryGroup.trivial().to_bop() == {}
 
 
 def test_bop_entries_as_people_write_them_are_understood():
     half = [-1, 0, 0, 0.5, 0, -1, 0, 0.2, 0, 0, 1, 0, 0, 0, 0, 1]
-    assert SymmetryGroup.from_bop({"diameter": 3.0, "symmetries_discrete": [half]}).order == 2
+    group = SymmetryGroup.from_bop({"diameter": 3.0, "symmetries_discrete": [half]})
+    assert group.order == 2
+    assert torch.allclose(group.offset, torch.tensor([0.25, 0.1, 0]).double())
     rounded = np.eye(4)
-    rounded[:3, :3] = np.round(Rotation.from_rotvec([0, 0, 2 * math.pi / 5]).as_matrix(), 4)
+    c, s = math.cos(0.4 * math.pi), math.sin(0.4 * math.pi)
+    rounded[:2, :2] = np.round([[c, -s], [s, c]], 4)
     assert SymmetryGroup.from_bop({"symmetries_discrete": [rounded.tolist()]}).order == 5
     spin = {"symmetries_continuous": [{"axis": [0, 0, 2], "offset": [0, 0, 0]}], "symmetries_discrete": [half]}
-    assert len(SymmetryGroup.from_bop(spin).elements) == 1  # the half turn is one of the turns about z
+    assert len(SymmetryGroup.from_bop(spin).elements) == 1  # the half turn is one of the rotations about z
     assert SymmetryGroup.from_bop({}).order == 1
+
+
+def test_a_group_in_another_frame_acts_about_the_same_point():
+    q, offset = haar(seed=2), torch.tensor([1.0, 2, 3]).double()
+    group = dataclasses.replace(SymmetryGroup.dihedral(3), offset=offset).conjugated(q)
+    assert torch.allclose(group.offset, rot.rotate(q, offset))
 
 
 def test_impossible_groups_are_refused_in_one_sentence():

@@ -1,16 +1,17 @@
-"""What the baselines have in common: an encoder, a loss, and predictions where no formula gives the mode."""
+"""What the baselines have in common: an encoder, a loss, mixtures, and predictions where no formula gives the mode."""
 
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from aquamam.baselines.encoder import Encoder, EncoderConfig
+from aquamam.geometry.directional import draw_category
 from aquamam.geometry.rotations import multiply, rotvec_to_quat
 from aquamam.network.images import ImageInput
-from aquamam.network.model import RotationModel
+from aquamam.network.model import RotationModel, minus_mean
 from aquamam.posterior.distribution import RotationDistribution
 
 
@@ -25,9 +26,27 @@ class Baseline(RotationModel):
     def prepare(self, images: ImageInput) -> Tensor:
         return self.encoder.prepare(images)  # type: ignore[operator]
 
+    def objective(
+        self, images: ImageInput, q: Float[Tensor, "rotations batch 4"], generator: torch.Generator | None
+    ) -> Float[Tensor, "rotations batch"]:
+        """What training makes large: the log-likelihood, unless a system has another."""
+        return self.posterior(images).log_prob(q)
+
+    def loss(
+        self,
+        images: ImageInput,
+        q: Float[Tensor, "rotations batch 4"],
+        *,
+        window: Float[Tensor, "batch 3"] | None = None,
+        weights: Float[Tensor, "rotations batch"] | None = None,
+        smoothing: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, ""]:
+        return minus_mean(self.objective(images, q, generator), weights)
+
 
 class ConditionedMLP(nn.Module):
-    """A ReLU network of (image feature, query) whose first layer is split: the image's part is computed once for all its queries."""
+    """A ReLU network of (image feature, query) whose first layer is split: an image's part is computed once."""
 
     def __init__(self, features: int, inputs: int, width: int, depth: int, outputs: int):
         super().__init__()
@@ -59,35 +78,68 @@ def head(inputs: int, outputs: int, gain: float = 0.1) -> nn.Linear:
     return linear
 
 
-def best_draw(
-    posterior: RotationDistribution, draws: int = 256, ascent_steps: int = 0, seed: int = 0
-) -> Float[Tensor, "batch 4"]:
-    """The draw of highest density among `draws` with a fixed seed, optionally climbed on from: a prediction where no formula gives one."""
-    q = posterior._sample(draws, torch.Generator().manual_seed(seed))
-    parts = q.double().split(posterior._rotations_per_chunk())
-    best = torch.cat([posterior._log_prob(part) for part in parts]).argmax(0)
-    return ascend(posterior._log_prob, q[best, torch.arange(q.shape[1], device=q.device)], ascent_steps)
+class MixturePosterior(RotationDistribution):
+    """A mixture for each image, of components with densities, draws and modes of their own."""
+
+    def __init__(self, log_weight: Float[Tensor, "batch components"], ceiling: float = torch.inf):
+        super().__init__(len(log_weight), ceiling=ceiling, row_floats=32 * log_weight.shape[-1])
+        self.log_weight = log_weight
+
+    def component_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch components"]:
+        """Log density of each component (volume pi^2)."""
+        raise NotImplementedError
+
+    def component_modes(self) -> Float[Tensor, "batch components 4"]:
+        """Where each component is densest, xyzw."""
+        raise NotImplementedError
+
+    def component_draw(
+        self, images: Int[Tensor, "batch"], which: Int[Tensor, "rotations batch"], generator: torch.Generator | None
+    ) -> Float[Tensor, "rotations batch 4"]:
+        """One draw from each of these components, xyzw."""
+        raise NotImplementedError
+
+    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        return (self.component_log_prob(q) + self.log_weight).logsumexp(-1)
+
+    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+        which = draw_category(self.log_weight, count, generator)
+        return self.component_draw(torch.arange(self._batch, device=which.device), which, generator).float()
+
+    def _mode(self) -> Float[Tensor, "batch 4"]:
+        """The component's mode that is likeliest under the whole mixture."""
+        modes = self.component_modes().transpose(0, 1)
+        return best_of(modes, self._log_prob(modes)).float()
+
+
+def best_of(q: Float[Tensor, "rotations batch 4"], log_p: Float[Tensor, "rotations batch"]) -> Float[Tensor, "batch 4"]:
+    """The likeliest rotation of each image."""
+    return q[log_p.argmax(0), torch.arange(q.shape[1], device=q.device)]
+
+
+def best_draw(posterior: RotationDistribution, ascent_steps: int = 0) -> Float[Tensor, "batch 4"]:
+    """The likeliest of 256 draws with a fixed seed, optionally climbed on from: where no formula gives the mode."""
+    q = posterior._sample(256, torch.Generator().manual_seed(0)).double()
+    return ascend(posterior._log_prob, best_of(q, posterior._in_chunks(q)), ascent_steps).float()
 
 
 def ascend(
     log_density: Callable[[Tensor], Tensor], q: Float[Tensor, "batch 4"], steps: int, reach: float = 0.05
 ) -> Float[Tensor, "batch 4"]:
-    """Climb log_density ((1, batch, 4) -> (1, batch)) from q by gradient steps on the group; the best rotation visited is returned.
+    """The best rotation on a climb of log_density ((1, batch, 4) -> (1, batch)) from q by gradient steps on the group.
 
-    Steps have a set length, `reach` radians at first and a thousandth of it at last, and some momentum: densities of ReLU networks have
-    ridges, on which a step in proportion to the gradient, or one that must not go down, gets stuck.
+    Steps have a set length, `reach` radians at first and a thousandth of it at last, and some momentum: densities of
+    ReLU networks have ridges, on which a step in proportion to the gradient, or one that must not go down, gets stuck.
     """
     q = q.double()
-    with torch.no_grad():
-        top = log_density(q[None])[0].double()
-    best, velocity = q, torch.zeros_like(q[:, :3])
+    visited, velocity = [q], torch.zeros_like(q[:, :3])
     for step in range(steps):
         with torch.enable_grad():
-            turn = torch.zeros_like(velocity, requires_grad=True)
-            slope = torch.autograd.grad(log_density(multiply(q, rotvec_to_quat(turn))[None]).sum(), turn)[0]
+            rotvec = torch.zeros_like(velocity, requires_grad=True)
+            slope = torch.autograd.grad(log_density(multiply(q, rotvec_to_quat(rotvec))[None]).sum(), rotvec)[0]
         velocity = 0.6 * velocity + 0.4 * slope / slope.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        with torch.no_grad():
-            q = multiply(q, rotvec_to_quat(reach * 1e-3 ** (step / steps) * velocity))
-            value = log_density(q[None])[0].double()
-            best, top = torch.where((value > top)[:, None], q, best), torch.maximum(value, top)
-    return best
+        q = multiply(q, rotvec_to_quat(reach * 1e-3 ** (step / steps) * velocity))
+        visited.append(q)
+    with torch.no_grad():
+        each = torch.stack(visited)
+        return best_of(each, torch.cat([log_density(one[None]) for one in visited])) if steps else q

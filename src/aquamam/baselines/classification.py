@@ -1,13 +1,13 @@
 r"""Direct classification on the equivolumetric grid: the explicit version of IPDF, with an exact density.
 
-A linear head gives each of the $72 · 8^k$ cells a probability P, and the density is P over the cell's volume $π^2 / (72 · 8^k)$.
+A linear head gives each of the $72 · 8^k$ cells a probability P; the density is P over a cell's volume $π^2 / (72 · 8^k)$.
 """
 
 import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from aquamam.baselines.base import Baseline
@@ -16,7 +16,7 @@ from aquamam.errors import InputError
 from aquamam.geometry.directional import draw_category
 from aquamam.geometry.grid import cell_volume, grid_cell_of, grid_points, grid_size, random_in_cell
 from aquamam.network.images import ImageInput
-from aquamam.posterior.distribution import RotationDistribution, TopK
+from aquamam.posterior.distribution import Images, RotationDistribution, TopK
 
 MAX_LEVEL = 4  # 294,912 classes; the next level has 2.4 million, which is why IPDF exists
 
@@ -54,17 +54,22 @@ class CellProbabilities(RotationDistribution):
         super().__init__(len(log_p), ceiling=-math.log(cell_volume(level)))
         self.log_p, self.level = log_p, level
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _some(self, images: Images) -> "CellProbabilities":
+        return CellProbabilities(self.log_p[images], self.level)
+
+    def _cell(self, q: Float[Tensor, "*batch 4"]) -> tuple[Int64[Tensor, "*batch code"], Float[Tensor, "*batch"]]:
         cell = grid_cell_of(q, self.level)
-        return self.log_p.gather(-1, cell.T).T.double() - math.log(cell_volume(self.level))
+        return cell[..., None], torch.full(cell.shape, self.ceiling, dtype=torch.float64, device=cell.device)
+
+    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        return self.log_p.gather(-1, grid_cell_of(q, self.level).T).T.double() + self.ceiling
 
     def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
         cell = draw_category(self.log_p, count, generator)
         return random_in_cell(cell, self.level, generator=generator, dtype=torch.float32)
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
-        """The centre of the most probable cell."""
-        return grid_points(self.log_p.argmax(-1), self.level, dtype=torch.float32)
+        return self._topk(1).quaternions[0]
 
     def _topk(self, k: int) -> TopK:
         """The centres of the k most probable cells and their log-probabilities."""

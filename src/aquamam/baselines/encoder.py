@@ -1,12 +1,16 @@
-"""From an image to one feature vector: the part that all baselines share, with the same small encoders as AQuaMaM's."""
+"""From an image to one feature vector: the part that all baselines share."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Shaped
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from aquamam.baselines.resnet import FEATURES, ResNet50
 from aquamam.config import Config, require_positive
 from aquamam.errors import InputError
 from aquamam.network.images import ImageInput, as_categories, as_image_batch
@@ -14,6 +18,9 @@ from aquamam.network.layers import Block, ConvStem, PatchEmbedding, normalise
 from aquamam.network.model import ModelConfig
 
 ENCODERS = ("category", "stem", "patches", "resnet50")
+RESNET_FEATURES = 2048
+# of the pictures that ImageNet weights were trained on
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +40,7 @@ class EncoderConfig(Config):
     stem_blocks: tuple[int, ...] = (0, 1, 1, 1)
     stem_norm: str = "group"  # or "batch"
     categories: int = 6  # for encoder="category"
-    category_features: int = FEATURES  # width of a category's embedding: as many numbers as a ResNet-50 gives
+    category_features: int = RESNET_FEATURES  # width of a category's embedding
 
     def __post_init__(self) -> None:
         if self.encoder not in ENCODERS:
@@ -43,23 +50,18 @@ class EncoderConfig(Config):
             raise InputError(f"channels must be 1 (grey) or 3 (RGB), got {self.channels}.")
         if self.encoder == "resnet50" and self.image_size < 32:
             raise InputError(f"image_size must be at least 32 for resnet50, got {self.image_size}.")
-        _ = self.trunk  # validates what is shared with AQuaMaM
+        self.trunk()  # validates what is shared with AQuaMaM
 
-    @property
-    def trunk(self) -> ModelConfig:
+    def trunk(self, **own: Any) -> ModelConfig:
         """The AQuaMaM whose encoder this is."""
-        small = self.encoder in ("stem", "patches")
-        return ModelConfig(
-            embedding=self.encoder if small else "category", dim=self.dim, heads=self.heads, layers=self.layers,
-            hidden=self.hidden, dropout=self.dropout, image_size=self.image_size, channels=self.channels,
-            patch_size=self.patch_size, stem=self.stem, stem_blocks=self.stem_blocks, stem_norm=self.stem_norm,
-            categories=self.categories,
-        )  # fmt: skip
+        shared = "dim heads layers hidden dropout image_size channels patch_size stem stem_blocks stem_norm categories"
+        embedding = self.encoder if self.encoder in ("stem", "patches") else "category"
+        return ModelConfig(embedding=embedding, **{name: getattr(self, name) for name in shared.split()}, **own)
 
     @property
     def features(self) -> int:
         """Length of the feature vector."""
-        return {"category": self.category_features, "resnet50": FEATURES}.get(self.encoder, self.dim)
+        return {"category": self.category_features, "resnet50": RESNET_FEATURES}.get(self.encoder, self.dim)
 
 
 class Encoder(nn.Module):
@@ -73,7 +75,7 @@ class Encoder(nn.Module):
         elif config.encoder == "resnet50":
             self.resnet = ResNet50()
         else:
-            self.small = PrefixEncoder(config.trunk)
+            self.small = PrefixEncoder(config.trunk())
 
     def forward(self, images: ImageInput) -> Float[Tensor, "batch features"]:
         prepared = self.prepare(images)
@@ -91,7 +93,7 @@ class Encoder(nn.Module):
 
 
 class PrefixEncoder(nn.Module):
-    """AQuaMaM's own encoder: patches or stem, then the Transformer among image tokens and [START], whose state is the feature."""
+    """AQuaMaM's own encoder: patches or stem, then the Transformer among image tokens and [START], the feature."""
 
     def __init__(self, trunk: ModelConfig):
         super().__init__()
@@ -114,3 +116,75 @@ class PrefixEncoder(nn.Module):
             last = i == len(self.blocks) - 1  # of which only [START] is read
             x, _ = block.encode(x, slice(-1, None) if last else slice(None))  # type: ignore[operator]
         return self.norm(x[:, -1])
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 (strided), 1x1 convolutions beside a skip; the last one is four times as wide."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int):
+        super().__init__()
+        wide = 4 * channels
+        self.conv1 = nn.Conv2d(channels_in, channels, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = nn.Conv2d(channels, wide, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(wide)
+        self.downsample = nn.Sequential()
+        if stride > 1 or channels_in != wide:
+            self.downsample = nn.Sequential(nn.Conv2d(channels_in, wide, 1, stride, bias=False), nn.BatchNorm2d(wide))
+
+    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch wide h w"]:
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        return F.relu(self.bn3(self.conv3(y)) + self.downsample(x))
+
+
+class ResNet50(nn.Module):
+    """Images, uint8 or float in [0, 1], to 2,048 features (He et al. 2016), with torchvision's tensor names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        channels_in = 64
+        for i, (channels, blocks) in enumerate(zip((64, 128, 256, 512), (3, 4, 6, 3)), 1):
+            stage = []
+            for block in range(blocks):
+                stage.append(Bottleneck(channels_in, channels, 2 if i > 1 and block == 0 else 1))
+                channels_in = 4 * channels
+            self.add_module(f"layer{i}", nn.Sequential(*stage))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        self.register_buffer("mean", torch.tensor(_MEAN)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(_STD)[:, None, None], persistent=False)
+
+    def forward(self, images: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch 2048"]:
+        x = (normalise(images) + 1) / 2
+        x = (x.expand(-1, 3, -1, -1) - self.mean) / self.std  # type: ignore[operator]
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
+        for i in range(1, 5):
+            x = getattr(self, f"layer{i}")(x)
+        return x.mean((-2, -1))
+
+    def load_imagenet(self, path: str | os.PathLike[str]) -> None:
+        """Read a torchvision-format weight file (`.pth` or `.safetensors`); the classifier in it is left out."""
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"there is no weight file at {path}.")
+        try:
+            safe = path.suffix == ".safetensors"
+            state = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
+            state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
+            shapes = {name: tensor.shape for name, tensor in state.items()}
+        except Exception as error:  # unpicklers and safetensors raise many kinds
+            raise InputError(f"{path} is not a file of plain tensors; save a state_dict with torch.save.") from error
+        own = self.state_dict()
+        wrong = [name for name in own if shapes.get(name) != own[name].shape]
+        if wrong:
+            raise InputError(
+                f"{path} is not a ResNet-50 in torchvision's format: {len(wrong)} of {len(own)} tensors are missing or "
+                f"of another shape, first {wrong[0]!r}; its file is called resnet50-*.pth there."
+            )
+        self.load_state_dict({name: state[name] for name in own})

@@ -1,13 +1,15 @@
-r"""A normalising flow on SO(3) (Liu et al. 2023): Moebius couplings and quaternion affine layers take the rotations to uniform ones.
+r"""A normalising flow on SO(3) (Liu et al. 2023): Moebius couplings and quaternion affine layers make rotations uniform.
 
-- **Moebius coupling.** One column c of the rotation matrix stays and the other two turn about it by an angle that depends on where they
-  stand. Seen in the plane of the turning columns, with the second one at 1, a Moebius map of the circle with parameter ω, |ω| < 1, takes
-  1 to $(1 - ω) / (1 - \bar ω)$: it turns by $2 \arg(1 - ω)$, always less than half a turn, and stretches by
-  $(1 - |ω|^2) / |1 - ω|^2$. A network of c and the image gives K vectors, projected to the plane, and weights; turns and stretches are
-  averaged. The turn is continuous on all of SO(3), the Haar measure is a product of c's and the angle's, so the stretch is the whole
-  determinant. The way back is a monotone equation on the circle, solved by Newton's method inside a bracket.
-- **Quaternion affine.** $q \to W q / |W q|$ with $\ln|\det| = \ln|\det W| - 4 \ln|W q|$, antipodal points staying so. The image gives W as
-  two pairs of unit quaternions around four scales, $W q = l' (s ∘ (l q r)) r'$: any W of positive determinant, inverted by hand.
+- **Moebius coupling.** One column c of the rotation matrix stays and the other two turn about it by an angle that
+  depends on where they stand. Seen in their plane, with the second one at 1, a Moebius map of the circle with parameter
+  ω, |ω| < 1, takes 1 to $(1 - ω) / (1 - \bar ω)$: it turns by $2 \arg(1 - ω)$, always less than half a turn, and
+  stretches by $(1 - |ω|^2) / |1 - ω|^2$. A network of c and the image gives K vectors, projected to the plane, and
+  weights; angles and stretches are averaged. The angle is continuous on all of SO(3), and the Haar measure is a product
+  of c's and the angle's, so the stretch is the whole determinant. The way back is a monotone equation on the circle,
+  solved by Newton's method inside a bracket.
+- **Quaternion affine.** $q \to W q / |W q|$ with $\ln|\det| = \ln|\det W| - 4 \ln|W q|$, antipodal points staying so. The
+  image gives W as two pairs of unit quaternions around four scales, $W q = l' (s ∘ (l q r)) r'$: any W of positive
+  determinant, inverted by hand.
 
 Both ways are exact to rounding. Rotations are xyzw, and all maps follow the dtype of q.
 """
@@ -25,11 +27,11 @@ from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
 from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, inverse, multiply, quat_to_matrix, random_quat
 from aquamam.network.images import ImageInput
-from aquamam.network.model import minus_mean
-from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
+from aquamam.posterior.distribution import Images, RotationDistribution
 
 MAX_RADIUS = 0.99  # of ω: a coupling stretches by at most 199
 MAX_LOG_SCALE = 6.0
+Rotations = Float[Tensor, "rotations batch 4"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,10 @@ class MoebiusCoupling(nn.Module):
             self.net.out.weight.mul_(0.1)
             self.net.out.bias.mul_(0.1)
 
+    def context(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch width"]:
+        """The image's part of the network."""
+        return self.net.context(features)
+
     def _circle(self, q: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Weights and the real and imaginary parts of the ω, (*, K) each."""
         R = quat_to_matrix(q)
@@ -64,33 +70,29 @@ class MoebiusCoupling(nn.Module):
         outputs = self.net(context, fixed.float()).unflatten(-1, (self.segments, 4)).to(q.dtype)
         v, logit = outputs[..., :3], outputs[..., 3]
         w = MAX_RADIUS * v / (1 + (v.square().sum(-1, keepdim=True) + 1e-12).sqrt())
-        return logit.softmax(-1), w @ second.unsqueeze(-1), w @ third.unsqueeze(-1)
+        return logit.softmax(-1), *((w @ column.unsqueeze(-1)).squeeze(-1) for column in (second, third))
 
-    def _turn(self, weight: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    def _moebius(self, weight: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Mean angle and mean stretch."""
         stretch = (1 - a.square() - b.square()) / ((1 - a).square() + b.square())
         return (weight * 2 * torch.atan2(-b, 1 - a)).sum(-1), (weight * stretch).sum(-1)
 
     def forward(
-        self, q: Float[Tensor, "rotations batch 4"], context: Float[Tensor, "batch width"]
-    ) -> tuple[Float[Tensor, "rotations batch 4"], Float[Tensor, "rotations batch"]]:
-        """Turned rotations and the log-determinant."""
-        weight, a, b = self._circle(q, context)
-        angle, stretch = self._turn(weight, a.squeeze(-1), b.squeeze(-1))
+        self, q: Rotations, context: Float[Tensor, "batch width"]
+    ) -> tuple[Rotations, Float[Tensor, "rotations batch"]]:
+        """Mapped rotations and the log-determinant."""
+        angle, stretch = self._moebius(*self._circle(q, context))
         return multiply(q, self._about(angle)), stretch.log()
 
-    def inverse(
-        self, q: Float[Tensor, "rotations batch 4"], context: Float[Tensor, "batch width"]
-    ) -> Float[Tensor, "rotations batch 4"]:
-        """The rotations that `forward` takes to q: t - turn(ω e^{it}) = 0 grows with t from -π to π."""
+    def inverse(self, q: Rotations, context: Float[Tensor, "batch width"]) -> Rotations:
+        """The rotations that `forward` takes to q: t - angle(ω e^{it}) = 0 grows with t from -π to π."""
         weight, a, b = self._circle(q, context)
-        a, b = a.squeeze(-1), b.squeeze(-1)
         t = torch.zeros_like(a[..., 0])
         low, high = t - math.pi, t + math.pi
         settled = torch.finfo(q.dtype).eps ** 0.5  # one more Newton step squares the error
         for _ in range(100):
             cosine, sine = torch.cos(t).unsqueeze(-1), torch.sin(t).unsqueeze(-1)
-            angle, slope = self._turn(weight, cosine * a - sine * b, sine * a + cosine * b)
+            angle, slope = self._moebius(weight, cosine * a - sine * b, sine * a + cosine * b)
             excess = t - angle
             low, high = torch.where(excess < 0, t, low), torch.where(excess > 0, t, high)
             newton = t - excess / slope
@@ -119,25 +121,23 @@ class QuaternionAffine(nn.Module):
         """The map's parameters."""
         return self.head(features)
 
-    def _parts(self, context: Tensor, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
+    def _parts(self, context: Tensor, dtype: torch.dtype) -> tuple[tuple[Tensor, ...], Tensor]:
         """Four unit quaternions and log scales of mean zero."""
-        turns, log_scale = context.to(dtype).split([16, 4], -1)
+        quaternions, log_scale = context.to(dtype).split([16, 4], -1)
         log_scale = MAX_LOG_SCALE * torch.tanh(log_scale / MAX_LOG_SCALE)
-        quaternions = F.normalize(turns.unflatten(-1, (4, 4)), dim=-1).unbind(-2)
-        return list(quaternions), log_scale - log_scale.mean(-1, keepdim=True)
+        quaternions = F.normalize(quaternions.unflatten(-1, (4, 4)), dim=-1)
+        return quaternions.unbind(-2), log_scale - log_scale.mean(-1, keepdim=True)
 
     def forward(
-        self, q: Float[Tensor, "rotations batch 4"], context: Float[Tensor, "batch 20"]
-    ) -> tuple[Float[Tensor, "rotations batch 4"], Float[Tensor, "rotations batch"]]:
+        self, q: Rotations, context: Float[Tensor, "batch 20"]
+    ) -> tuple[Rotations, Float[Tensor, "rotations batch"]]:
         """Mapped rotations and the log-determinant."""
         (left, right, left2, right2), log_scale = self._parts(context, q.dtype)
         y = log_scale.exp() * multiply(multiply(left, q), right)
         norm = y.norm(dim=-1, keepdim=True)
         return multiply(multiply(left2, y / norm), right2), -4 * norm.squeeze(-1).log()
 
-    def inverse(
-        self, q: Float[Tensor, "rotations batch 4"], context: Float[Tensor, "batch 20"]
-    ) -> Float[Tensor, "rotations batch 4"]:
+    def inverse(self, q: Rotations, context: Float[Tensor, "batch 20"]) -> Rotations:
         """The rotations that `forward` takes to q."""
         (left, right, left2, right2), log_scale = self._parts(context, q.dtype)
         y = multiply(multiply(inverse(left2), q), inverse(right2)) * torch.exp(-log_scale)
@@ -145,7 +145,7 @@ class QuaternionAffine(nn.Module):
 
 
 class RotationFlow(Baseline):
-    """An affine layer, then couplings about x, y, z in turn with an affine layer after each."""
+    """An affine layer, then couplings about x, y, z by turns with an affine layer after each."""
 
     kind = "flow"
     config: FlowConfig
@@ -160,44 +160,28 @@ class RotationFlow(Baseline):
 
     def posterior(self, images: ImageInput) -> "FlowPosterior":
         features = self.encoder(images)
-        contexts = [
-            m.net.context(features) if isinstance(m, MoebiusCoupling) else m.context(features)  # type: ignore[operator]
-            for m in self.maps
-        ]
-        return FlowPosterior(self, contexts)
+        return FlowPosterior(self, [layer.context(features) for layer in self.maps])  # type: ignore[operator]
 
-    def loss(
-        self,
-        images: ImageInput,
-        q: Float[Tensor, "rotations batch 4"],
-        *,
-        window: Float[Tensor, "batch 3"] | None = None,
-        weights: Float[Tensor, "rotations batch"] | None = None,
-        smoothing: float = 0.0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, ""]:
-        """Minus the log-likelihood, in float32: half the cost of `log_prob`'s float64."""
-        return minus_mean(self.posterior(images)._log_prob(as_unit_quat(q).float()), weights)
+    def objective(self, images: ImageInput, q: Rotations, generator: torch.Generator | None) -> Tensor:
+        """The log-likelihood in float32: half the cost of `log_prob`'s float64."""
+        return self.posterior(images)._log_prob(as_unit_quat(q).float())
 
 
 class FlowPosterior(RotationDistribution):
     """The uniform distribution drawn back through the flow."""
 
     def __init__(self, model: RotationFlow, contexts: list[Tensor]):
-        super().__init__(len(contexts[0]))
+        kept = 2 * model.config.couplings if contexts[0].requires_grad else 1  # layers, for the backward pass
+        super().__init__(len(contexts[0]), row_floats=kept * (16 * model.config.segments + 2 * model.config.width))
         self.model, self.contexts = model, contexts
 
-    def _rotations_per_chunk(self) -> int:
-        row = 16 * self.model.config.segments + 2 * self.model.config.width
-        layers = 2 * self.model.config.couplings if torch.is_grad_enabled() else 1
-        return max(1, CHUNK_FLOATS // (row * layers * max(self._batch, 1)))
+    def _some(self, images: Images) -> "FlowPosterior":
+        return FlowPosterior(self.model, [context[images] for context in self.contexts])
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Float[Tensor, "rotations batch"]:
         return self.to_uniform(q)[1] + LOG_UNIFORM
 
-    def to_uniform(
-        self, q: Float[Tensor, "rotations batch 4"]
-    ) -> tuple[Float[Tensor, "rotations batch 4"], Float[Tensor, "rotations batch"]]:
+    def to_uniform(self, q: Rotations) -> tuple[Rotations, Float[Tensor, "rotations batch"]]:
         """The whole flow and its log-determinant."""
         total = torch.zeros_like(q[..., 0])
         for layer, context in zip(self.model.maps, self.contexts):
@@ -205,18 +189,16 @@ class FlowPosterior(RotationDistribution):
             total = total + log_det
         return q, total
 
-    def from_uniform(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch 4"]:
+    def from_uniform(self, q: Rotations) -> Rotations:
         """The way back."""
         for layer, context in zip(reversed(self.model.maps), reversed(self.contexts)):  # type: ignore[call-overload]
             q = layer.inverse(q, context)  # type: ignore[operator]
         return q
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: torch.Generator | None) -> Rotations:
         device = self.contexts[0].device
         q = random_quat((count, self._batch), generator=generator, dtype=torch.float64, device=device)
-        parts = [self.from_uniform(part) for part in q.split(self._rotations_per_chunk())]
-        return (torch.cat(parts) if parts else q).float()
+        return torch.cat([self.from_uniform(part) for part in q.split(self._chunks(count))]).float()
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
-        """The likeliest of 256 draws, climbed on from."""
-        return best_draw(self, ascent_steps=self.model.config.ascent_steps).float()
+        return best_draw(self, self.model.config.ascent_steps)

@@ -1,24 +1,24 @@
 r"""IPDF (Murphy et al. 2021) as the paper uses it: a network scores (image, rotation) and a grid normalises the scores.
 
-The nine entries of the rotation matrix, encoded with sines and cosines of three octaves, and the image's feature enter a ReLU network of
-width 256 whose first layer is split, so that the image's part is computed once. Training is a classification of the true rotation
-among 4,095 uniform ones. The density is
+The nine entries of the rotation matrix, encoded with sines and cosines of three octaves, and the image's feature enter a
+ReLU network of width 256. Training is a classification of the true rotation among 4,095 uniform ones. The density is
 
 $$p(q) = \frac{e^{f(q)}}{V \sum_i e^{f(g_i)}}, \qquad V = π^2 / N,$$
 
-over the equivolumetric grid $g_1 \dots g_N$ of $N = 72 · 8^k$ rotations, which stands still (`normaliser="grid"`: computed once for an
-image, then one pass of the network for a rotation) or is turned so that q is one of its rotations (`"truth"`: the paper's, a whole grid
-for each rotation, at most $\ln(1/V)$). Both are Riemann sums of the same integral: they agree, and integrate to one, as far as the grid
-resolves the scores. Sharper scores than the grid make `"grid"` miss or overcount peaks and `"truth"` lose mass.
+over the equivolumetric grid $g_1 \dots g_N$ of $N = 72 · 8^k$ rotations, which stands still (`normaliser="grid"`: computed
+once for an image, then one pass of the network for a rotation) or is rotated so that q is one of its rotations
+(`"truth"`: the paper's, a whole grid for each rotation, at most $\ln(1/V)$). Both are Riemann sums of the same integral:
+they agree, and integrate to one, as far as the grid resolves the scores. Sharper scores than the grid make `"grid"` miss
+or overcount peaks and `"truth"` lose mass.
 
-Samples are grid rotations (`samples="points"`, the paper's) or uniform in their cells (`"cells"`). The grid is visited in pieces:
-memory does not grow with k.
+Samples are grid rotations (`samples="points"`, the paper's) or uniform in their cells (`"cells"`). The grid is visited
+in pieces: memory does not grow with k.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -33,12 +33,11 @@ from aquamam.geometry.directional import draw_category, draw_uniform
 from aquamam.geometry.grid import cell_volume, grid_points, grid_size, random_in_cell, so3_grid_chunks
 from aquamam.geometry.rotations import as_unit_quat, inverse, multiply, quat_to_matrix, random_quat
 from aquamam.network.images import ImageInput
-from aquamam.network.model import minus_mean
-from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
+from aquamam.posterior.distribution import CHUNK_FLOATS, Images, RotationDistribution
 
 # Scores of one piece of the grid: 16,384 rows of 256 floats are 16 MB, which a processor's last cache nearly holds.
 ROWS_AT_ONCE = 2**14
-TRUTHS_AT_ONCE = 64  # rotations that share one walk over the grid when it is turned to each of them
+TRUTHS_AT_ONCE = 64  # rotations that share one walk over the grid when it is rotated to each of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +48,7 @@ class IPDFConfig(EncoderConfig):
     depth: int = 3  # hidden layers after the split one
     octaves: int = 3  # L
     negatives: int = 4095
-    shared_negatives: bool = (
-        False  # one set for the whole batch instead of one an image; rotations of an image always share
-    )
+    shared_negatives: bool = False  # one set for the whole batch instead of one an image
     level: int = 3  # k: 36,864 rotations; the paper evaluates at 5 (2,359,296)
     normaliser: str = "grid"  # or "truth"
     samples: str = "cells"  # or "points"
@@ -61,9 +58,7 @@ class IPDFConfig(EncoderConfig):
         super().__post_init__()
         require_positive(self, "width", "octaves", "negatives")
         if self.depth < 0 or self.ascent_steps < 0:
-            raise InputError(
-                f"depth and ascent_steps must not be negative, got depth={self.depth}, ascent_steps={self.ascent_steps}."
-            )
+            raise InputError(f"depth and ascent_steps must not be negative, got {self.depth} and {self.ascent_steps}.")
         grid_size(self.level)
         if self.normaliser not in ("grid", "truth"):
             raise InputError(f"normaliser must be grid or truth, got {self.normaliser!r}.")
@@ -95,62 +90,40 @@ class IPDF(Baseline):
         super().__init__(config)
         self.net = ConditionedMLP(config.features, 18 * config.octaves, config.width, config.depth, 1)
 
-    def posterior(
-        self,
-        images: ImageInput,
-        *,
-        level: int | None = None,
-        normaliser: str | None = None,
-        samples: str | None = None,
-        ascent_steps: int | None = None,
-    ) -> "IPDFPosterior":
-        """The posterior with other ways to use the grid than the config's."""
-        options = {"level": level, "normaliser": normaliser, "samples": samples, "ascent_steps": ascent_steps}
-        given = {name: value for name, value in options.items() if value is not None}
-        config = IPDFConfig.from_dict({**self.config.to_dict(), **given})
-        return IPDFPosterior(self, self.net.context(self.encoder(images)), config)
+    def posterior(self, images: ImageInput, **options: Any) -> "IPDFPosterior":
+        """The posterior, with other options (level, normaliser, samples, ascent_steps) than the config's if given."""
+        return IPDFPosterior(self, self.net.context(self.encoder(images)), replace(self.config, **options))
 
     def scores(
-        self, context: Float[Tensor, "batch width"], q: Float[Tensor, "rotations images 4"]
+        self, context: Float[Tensor, "batch width"], q: Float[Tensor, "rotations images 4"], *, light: bool = False
     ) -> Float[Tensor, "rotations batch"]:
-        """f(image, rotation) for xyzw rotations of each image, or (rotations, 1, 4) for rotations that all images share."""
+        """f(image, rotation) for xyzw rotations of each image, or (rotations, 1, 4) for rotations that all images share.
+
+        light: activations are recomputed in the backward pass instead of kept.
+        """
+        if light and torch.is_grad_enabled():
+            return checkpoint(self.scores, context, q, use_reentrant=False)
         return self.net(context, encode_rotation(q, self.config.octaves)).squeeze(-1)
 
-    def _light_scores(self, context: Tensor, q: Tensor) -> Tensor:
-        """`scores`, with the activations recomputed in the backward pass instead of kept."""
-        if torch.is_grad_enabled():
-            return checkpoint(self.scores, context, q, use_reentrant=False)
-        return self.scores(context, q)
+    def objective(
+        self, images: ImageInput, q: Float[Tensor, "rotations batch 4"], generator: torch.Generator | None
+    ) -> Float[Tensor, "rotations batch"]:
+        r"""Negative sampling: $\ln \mathrm{softmax}(f)_{true} - \ln V$ among the truth and uniform rotations.
 
-    def loss(
-        self,
-        images: ImageInput,
-        q: Float[Tensor, "rotations batch 4"],
-        *,
-        window: Float[Tensor, "batch 3"] | None = None,
-        weights: Float[Tensor, "rotations batch"] | None = None,
-        smoothing: float = 0.0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, ""]:
-        r"""Negative sampling: $-\ln \mathrm{softmax}(f)_{true} + \ln V$ among the true rotation and uniform ones, $V = π^2 / (1 + negatives)$.
-
-        The negatives are drawn anew for each image and shared by its true rotations, so a second label costs one row, not 4,096.
+        $V = π^2 / (1 + negatives)$. The negatives are drawn anew for each image and shared by its true rotations.
         """
         context = self.net.context(self.encoder(images))
         negatives, batch = self.config.negatives, len(context)
         true = self.scores(context, as_unit_quat(q))
-        drawn = random_quat(
-            (negatives, 1 if self.config.shared_negatives else batch), generator=generator, device=context.device
-        )
+        shape = (negatives, 1 if self.config.shared_negatives else batch)
+        drawn = random_quat(shape, generator=generator, device=context.device)
         rows = max(1, CHUNK_FLOATS // (2 * self.config.width * max(batch, 1)))
-        score = self.scores if rows >= negatives else self._light_scores
-        others = torch.stack([score(context, part).logsumexp(0) for part in drawn.split(rows)]).logsumexp(0)
-        log_p = true - torch.logaddexp(true, others) - math.log(math.pi**2 / (1 + negatives))
-        return minus_mean(log_p, weights)
+        parts = [self.scores(context, part, light=rows < negatives).logsumexp(0) for part in drawn.split(rows)]
+        return true - torch.logaddexp(true, torch.stack(parts).logsumexp(0)) - math.log(math.pi**2 / (1 + negatives))
 
 
 class GridSummary(NamedTuple):
-    """What one pass over the grid leaves: enough to normalise, to predict, and to know which pieces to visit again to sample."""
+    """What one pass over the grid leaves: enough to normalise, to predict, and to know which pieces to sample from."""
 
     log_mass: Float[Tensor, "pieces batch"]  # log of the sum of exp(score) over each piece
     best: Int64[Tensor, "batch"]  # index of the best rotation
@@ -160,70 +133,66 @@ class IPDFPosterior(RotationDistribution):
     """Scores on a grid as a distribution; see the module's docstring for the options."""
 
     def __init__(self, model: IPDF, context: Float[Tensor, "batch width"], config: IPDFConfig):
-        ceiling = -math.log(cell_volume(config.level)) if config.normaliser == "truth" else math.inf
-        super().__init__(len(context), ceiling=ceiling)
+        self._log_volume = math.log(cell_volume(config.level))
+        ceiling = -self._log_volume if config.normaliser == "truth" else math.inf
+        super().__init__(len(context), ceiling=ceiling, row_floats=6 * config.width)
         self.model, self.context, self.config = model, context, config
         self._rows = max(1, ROWS_AT_ONCE // max(self._batch, 1))
-        self._cached: GridSummary | None = None
+        self._summary: GridSummary | None = None
 
-    def _rotations_per_chunk(self) -> int:
-        return max(1, CHUNK_FLOATS // (6 * self.model.config.width * max(self._batch, 1)))
+    def _some(self, images: Images) -> "IPDFPosterior":
+        return IPDFPosterior(self.model, self.context[images], self.config)
 
-    def scores(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def scores(self, q: Float[Tensor, "rotations images 4"]) -> Float[Tensor, "rotations batch"]:
         """Unnormalised log densities of xyzw quaternions, float64."""
         return self.model.scores(self.context, q).double()
 
     def grid_scores(self) -> Iterator[Float[Tensor, "piece batch"]]:
         """Scores of the grid's rotations in order, piece by piece."""
         for q in so3_grid_chunks(self.config.level, chunk=self._rows):
-            yield self.model._light_scores(self.context, q[:, None].to(self.context.device)).double()
+            yield self.model.scores(self.context, q[:, None].to(self.context.device), light=True).double()
 
     def summary(self) -> GridSummary:
         """One pass over the grid, done once."""
-        if self._cached is None or (torch.is_grad_enabled() and not self._cached.log_mass.requires_grad):
-            masses, start = [], 0
-            top = torch.full((self._batch,), -torch.inf, dtype=torch.float64, device=self.context.device)
-            best = torch.zeros(self._batch, dtype=torch.long, device=self.context.device)
+        if self._summary is None or (torch.is_grad_enabled() and not self._summary.log_mass.requires_grad):
+            masses, tops, places = [], [], []
             for scores in self.grid_scores():
                 masses.append(scores.logsumexp(0))
-                value, index = scores.detach().max(0)
-                top, best = torch.maximum(top, value), torch.where(value > top, start + index, best)
-                start += len(scores)
-            self._cached = GridSummary(torch.stack(masses), best)
-        return self._cached
+                top, place = scores.detach().max(0)
+                tops.append(top)
+                places.append(place + self._rows * len(places))
+            piece = torch.stack(tops).argmax(0, keepdim=True)
+            self._summary = GridSummary(torch.stack(masses), torch.stack(places).gather(0, piece)[0])
+        return self._summary
 
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
-        log_volume = math.log(cell_volume(self.config.level))
         if self.config.normaliser == "grid":
-            return self.scores(q) - self.summary().log_mass.logsumexp(0) - log_volume
-        queries = q.reshape(-1, 4)
+            return self.scores(q) - self.summary().log_mass.logsumexp(0) - self._log_volume
         image = torch.arange(self._batch, device=q.device).repeat(len(q))
-        parts = [
-            self._among_turned_grid(*part) for part in zip(queries.split(TRUTHS_AT_ONCE), image.split(TRUTHS_AT_ONCE))
-        ]
-        return (torch.cat(parts) if len(queries) else queries.sum(-1)).reshape(q.shape[:2]) - log_volume
+        parts = zip(q.reshape(-1, 4).split(TRUTHS_AT_ONCE), image.split(TRUTHS_AT_ONCE))
+        return torch.cat([self._among_rotated_grid(*part) for part in parts]).reshape(q.shape[:2]) - self._log_volume
 
-    def _among_turned_grid(
+    def _among_rotated_grid(
         self, q: Float[Tensor, "queries 4"], image: Int64[Tensor, "queries"]
     ) -> Float[Tensor, "queries"]:
-        """ln softmax of each rotation's score for its image among the grid, turned to end at that rotation."""
+        """ln softmax of each rotation's score for its image among the grid, rotated to end at that rotation."""
         size = grid_size(self.config.level)
-        turn = multiply(inverse(grid_points(torch.tensor(size - 1), self.config.level).to(q.device)), q)
+        step = multiply(inverse(grid_points(torch.tensor(size - 1), self.config.level).to(q.device)), q)
         rows = min(size, ROWS_AT_ONCE)
         together = ROWS_AT_ONCE // rows
         masses, last = [], q.new_zeros(0)
         for piece in so3_grid_chunks(self.config.level, chunk=rows):
             grid = piece[:, None].to(q.device)
             scores = [
-                self.model._light_scores(self.context[images], multiply(grid, turns)).double()
-                for turns, images in zip(turn.split(together), image.split(together))
+                self.model.scores(self.context[images], multiply(grid, steps), light=True).double()
+                for steps, images in zip(step.split(together), image.split(together))
             ]
             masses.append(torch.cat([s.logsumexp(0) for s in scores]))
             last = torch.cat([s[-1] for s in scores])  # of the last piece: the rotations themselves
         return last - torch.stack(masses).logsumexp(0)
 
     def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
-        """Draw a piece of the grid by its mass, then a rotation in it: only pieces that were drawn are scored a second time."""
+        """Draw a piece of the grid by its mass, then a rotation in it: only drawn pieces are scored a second time."""
         index = torch.zeros(count, self._batch, dtype=torch.long, device=self.context.device)
         piece = draw_category(self.summary().log_mass.T.log_softmax(-1), count, generator)
         u = draw_uniform((count, self._batch), generator, index.device)
@@ -231,12 +200,9 @@ class IPDFPosterior(RotationDistribution):
             start = number * self._rows
             members = torch.arange(start, min(start + self._rows, grid_size(self.config.level)))
             q = grid_points(members, self.config.level)[:, None].to(index.device)
-            cumulative = self.model.scores(self.context, q).double().softmax(0).cumsum(0)
-            for image in (piece == number).any(0).nonzero().flatten().tolist():
-                here = piece[:, image] == number
-                column = cumulative[:, image].contiguous()
-                found = torch.searchsorted(column, u[here, image] * column[-1], right=True)
-                index[here, image] = start + found.clamp_max(len(members) - 1)
+            cumulative = self.scores(q).softmax(0).cumsum(0).T.contiguous()
+            found = torch.searchsorted(cumulative, (u * cumulative[:, -1]).T.contiguous(), right=True).T
+            index = torch.where(piece == number, start + found.clamp_max(len(members) - 1), index)
         if self.config.samples == "cells":
             return random_in_cell(index, self.config.level, generator=generator, dtype=torch.float32)
         return grid_points(index, self.config.level, dtype=torch.float32)

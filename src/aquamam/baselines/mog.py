@@ -1,14 +1,16 @@
 r"""AQuaMaM-MoG, the paper's appendix: the quaternion's components as mixtures of Gaussians through a logistic map.
 
-Component c lies in (-u, u), u the room that the earlier ones left, as $q_c = u \tanh(s / 2)$ (the paper writes $-u + 2u/(1 + e^{-s})$)
-with s from a mixture of Gaussians. The room after it is $u' = \sqrt{u^2 - q_c^2} = u / \cosh(s / 2)$, so $s = 2 \sinh^{-1}(q_c / u')$,
-which loses nothing near the edge, and the paper's factors $2u / (u^2 - q_c^2)$ and $q_w$ multiply to $8 / (u_y u_z q_w)$. The density is
-exact: s covers the line, so q covers the half sphere. It is unbounded where $q_w \to 0$.
+Component c lies in (-u, u), u the room that the earlier ones left, as $q_c = u \tanh(s / 2)$ (the paper writes
+$-u + 2u/(1 + e^{-s})$) with s from a mixture of Gaussians. The room after it is $u' = \sqrt{u^2 - q_c^2} = u / \cosh(s / 2)$,
+so $s = 2 \sinh^{-1}(q_c / u')$, which loses nothing near the edge, and the paper's factors $2u / (u^2 - q_c^2)$ and $q_w$
+multiply to $8 / (u_y u_z q_w)$. The density is exact: s covers the line, so q covers the half sphere. It is unbounded
+where $q_w \to 0$.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -23,7 +25,7 @@ from aquamam.geometry.directional import draw_normal, draw_uniform
 from aquamam.geometry.rotations import canonical
 from aquamam.network.images import ImageInput
 from aquamam.network.model import AQuaMaM, ModelConfig, Prefix
-from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
+from aquamam.posterior.distribution import Images, RotationDistribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class MoGConfig(EncoderConfig):
     """Everything a checkpoint needs to rebuild the network."""
 
     components: int = 512
-    min_std: float = 1e-6  # of a Gaussian in s; on data with finitely many rotations the likelihood has no other bound
+    min_std: float = 1e-6  # of a Gaussian in s; for finitely many rotations the likelihood has no other bound
     octaves: int = 6
     tokens: int = 196  # for encoder="category"
 
@@ -41,25 +43,20 @@ class MoGConfig(EncoderConfig):
         require_positive(self, "components", "min_std", "octaves", "tokens")
         super().__post_init__()
 
-    @property
-    def trunk(self) -> ModelConfig:
+    def trunk(self, **own: Any) -> ModelConfig:
         """AQuaMaM's network; its head's outputs are weights, means and log deviations instead of bins."""
-        return ModelConfig(
-            bins=3 * self.components, chart="hemisphere", density="paper", embedding=self.encoder, dim=self.dim,
-            heads=self.heads, layers=self.layers, hidden=self.hidden, dropout=self.dropout, octaves=self.octaves,
-            image_size=self.image_size, channels=self.channels, patch_size=self.patch_size, stem=self.stem,
-            stem_blocks=self.stem_blocks, stem_norm=self.stem_norm, categories=self.categories, tokens=self.tokens,
-        )  # fmt: skip
+        own = {"bins": 3 * self.components, "octaves": self.octaves, "tokens": self.tokens, **own}
+        return super().trunk(chart="hemisphere", density="paper", **own)
 
 
 class AQuaMaMMoG(Baseline):
-    """AQuaMaM's Transformer with mixtures of Gaussians for its heads; trained by the likelihood (the paper drops its constants)."""
+    """AQuaMaM's Transformer with mixtures of Gaussians for its heads; trained by the likelihood."""
 
     kind = "mog"
     config: MoGConfig
 
     def __init__(self, config: MoGConfig):
-        super().__init__(config, encoder=AQuaMaM(config.trunk))
+        super().__init__(config, encoder=AQuaMaM(config.trunk()))
 
     def posterior(self, images: ImageInput) -> "GaussianSentences":
         return GaussianSentences(self.encoder.encode(images), math.log(self.config.min_std))  # type: ignore[operator]
@@ -72,7 +69,7 @@ class Mixture(NamedTuple):
     mean: Float[Tensor, "*batch components"]
     log_std: Float[Tensor, "*batch components"]
 
-    def log_prob(self, s: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    def log_prob(self, s: Float[Tensor, "*#batch"]) -> Float[Tensor, "..."]:
         z = (s.unsqueeze(-1) - self.mean) * torch.exp(-self.log_std)
         return (self.log_weight - self.log_std - 0.5 * z.square()).logsumexp(-1) - 0.5 * math.log(2 * math.pi)
 
@@ -81,12 +78,11 @@ class GaussianSentences(RotationDistribution):
     """Three numbers, each from a mixture given the earlier ones."""
 
     def __init__(self, prefix: Prefix, min_log_std: float):
-        super().__init__(prefix.batch)
+        super().__init__(prefix.batch, row_floats=10 * prefix.model.config.bins + prefix.row_floats)
         self.prefix, self.min_log_std = prefix, min_log_std
 
-    def _rotations_per_chunk(self) -> int:
-        row = 10 * self.prefix.model.config.bins + self.prefix.row_floats
-        return max(1, CHUNK_FLOATS // (row * max(self._batch, 1)))
+    def _some(self, images: Images) -> "GaussianSentences":
+        return GaussianSentences(self.prefix.some(images), self.min_log_std)
 
     def _mixture(self, outputs: Float[Tensor, "*batch outputs"]) -> Mixture:
         weight, mean, log_std = outputs.double().chunk(3, -1)
@@ -103,32 +99,26 @@ class GaussianSentences(RotationDistribution):
         room_after_y = torch.hypot(q[..., 2], q[..., 3])
         room = torch.stack([torch.hypot(q[..., 1], room_after_y), room_after_y, q[..., 3]], -1).clamp_min(SMALLEST)
         s = 2 * torch.asinh(q[..., :3] / room)
-        first = Mixture(*(part.expand(len(q), *part.shape) for part in self._mixture(self.prefix.first())))
         rest, _ = self._next(q[..., :2], ())
-        log_p = first.log_prob(s[..., 0]) + rest.log_prob(s[..., 1:]).sum(-1)
+        log_p = self._mixture(self.prefix.first()).log_prob(s[..., 0]) + rest.log_prob(s[..., 1:]).sum(-1)
         return log_p + 3 * math.log(2) - room.log().sum(-1)
 
     def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
-        size = self._rotations_per_chunk()
-        parts = [self._draw(min(size, count - start), generator) for start in range(0, count, size)]
-        return torch.cat(parts) if parts else torch.zeros(0, self._batch, 4, device=self.prefix.start.device)
-
-    def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
         def choose(mixture: Mixture, room: Tensor) -> Tensor:
             u = draw_uniform((*room.shape, 1), generator, room.device)
-            cumulative = mixture.log_weight.exp().cumsum(-1)
+            cumulative = mixture.log_weight.exp().cumsum(-1).expand(*room.shape, -1).contiguous()
             index = torch.searchsorted(cumulative, u * cumulative[..., -1:], right=True)
             index = index.clamp_max(cumulative.shape[-1] - 1)
-            mean, log_std = (part.gather(-1, index).squeeze(-1) for part in (mixture.mean, mixture.log_std))
+            mean, log_std = (part.expand_as(cumulative).gather(-1, index).squeeze(-1) for part in mixture[1:])
             return mean + log_std.exp() * draw_normal(tuple(room.shape), generator, room.device)
 
-        return self._decode(count, choose)
+        return torch.cat([self._decode(n, choose) for n in self._chunks(count)])
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
         """Greedy: at each step the Gaussian's mean at which the density of the component is highest."""
 
         def choose(mixture: Mixture, room: Tensor) -> Tensor:
-            candidates = mixture.mean.movedim(-1, 0)  # (components, rotations, batch)
+            candidates = mixture.mean.expand(*room.shape, -1).movedim(-1, 0)  # (components, rotations, batch)
             density = torch.stack([mixture.log_prob(s) for s in candidates])
             # dq/ds = u / (2 cosh^2(s / 2)); log cosh x = |x| + log1p(exp(-2|x|)) - log 2
             half = candidates.abs() / 2
@@ -138,11 +128,10 @@ class GaussianSentences(RotationDistribution):
 
         return self._decode(1, choose)[0]
 
-    def _decode(self, count: int, choose) -> Tensor:
+    def _decode(self, count: int, choose: Callable[[Mixture, Tensor], Tensor]) -> Tensor:
         """One component after the other; `choose` picks s from a mixture."""
-        first = self._mixture(self.prefix.first())
-        mixture = Mixture(*(part.expand(count, *part.shape) for part in first))
-        room = torch.ones(count, self._batch, dtype=torch.float64, device=first.mean.device)
+        mixture = self._mixture(self.prefix.first())
+        room = torch.ones(count, self._batch, dtype=torch.float64, device=mixture.mean.device)
         components: list[Tensor] = []
         past: tuple[Tensor, ...] = ()
         for c in range(3):

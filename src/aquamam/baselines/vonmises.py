@@ -1,51 +1,59 @@
 r"""Von Mises posteriors on Euler angles (Prokudin et al. 2018): a finite mixture, and an infinite one as a conditional VAE.
 
-A component is a product of three von Mises distributions, one an angle, their means written as biternions (cos, sin). It lives on the
-torus of angles $(α, β, γ)$, which covers the rotations twice: $(α + π, π - β, γ + π)$ is the same one. The volume element is
-$dV = \tfrac18 |\cos β| \, dα \, dβ \, dγ$ (of $π^2$ in all), so the density of rotations is
+A component is a product of three von Mises distributions, one an angle, their means written as biternions (cos, sin). It
+lives on the torus of angles $(α, β, γ)$, which covers the rotations twice: $(α + π, π - β, γ + π)$ is the same one. The
+volume element is $dV = \tfrac18 |\cos β| \, dα \, dβ \, dγ$ (of $π^2$ in all), so the density of rotations is
 
 $$p(q) = \frac{8}{|\cos β|} (f(α, β, γ) + f(α + π, π - β, γ + π)),$$
 
-which integrates to one exactly and grows without bound at gimbal lock, $\cos β = 0$: a flaw of the chart that belongs to the system.
+which integrates to one exactly and grows without bound at gimbal lock, $\cos β = 0$: a flaw of the chart that belongs to
+the system.
 """
 
 import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from aquamam.baselines.base import Baseline, ConditionedMLP, best_draw, head
+from aquamam.baselines.base import Baseline, ConditionedMLP, MixturePosterior, best_draw, head
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
 from aquamam.errors import InputError
 from aquamam.geometry.cells import SMALLEST
-from aquamam.geometry.directional import draw_category, draw_normal, log_von_mises, sample_von_mises
+from aquamam.geometry.directional import draw_normal, log_von_mises, sample_von_mises
 from aquamam.geometry.rotations import as_unit_quat, euler_to_quat, quat_to_euler, quat_to_matrix
 from aquamam.network.images import ImageInput
-from aquamam.network.model import minus_mean
-from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution
+from aquamam.posterior.distribution import Images, RotationDistribution
 
 MAX_CONCENTRATION = 1e8  # a spread of 0.006 degrees
 
 
 @dataclass(frozen=True, kw_only=True)
-class VonMisesConfig(EncoderConfig):
-    """Everything a checkpoint needs to rebuild the network."""
+class EulerConfig(EncoderConfig):
+    """What both systems share."""
 
-    components: int = 16
     euler: str = "YXZ"  # three different axes in SciPy's notation; the paper's data is written in these
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        one_case = self.euler.isupper() or self.euler.islower()
+        if sorted(self.euler.upper()) != ["X", "Y", "Z"] or not one_case:
+            raise InputError(
+                f'euler must name three different axes in one case, got {self.euler!r}; "YXZ" is the paper\'s.'
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VonMisesConfig(EulerConfig):
+    """Everything a checkpoint needs to rebuild the network."""
+
+    components: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive(self, "components")
-        _check_euler(self.euler)
-
-
-def _check_euler(euler: str) -> None:
-    if sorted(euler.upper()) != ["X", "Y", "Z"] or not (euler.isupper() or euler.islower()):
-        raise InputError(f'euler must name three different axes in one case, got {euler!r}; "YXZ" is the paper\'s.')
 
 
 class VonMises(Baseline):
@@ -77,7 +85,7 @@ def log_euler_density(
     concentration: Float[Tensor, "*#batch 3"],
     euler: str,
 ) -> Float[Tensor, "..."]:
-    """Log density of rotations (xyzw, volume pi^2) under a product of three von Mises distributions on their Euler angles."""
+    """Log density (volume pi^2) of rotations (xyzw) whose Euler angles have a product of three von Mises distributions."""
     angles = quat_to_euler(q, euler)
     first, middle, last = angles.unbind(-1)
     other = torch.stack([first + math.pi, math.pi - middle, last + math.pi], -1)
@@ -85,7 +93,7 @@ def log_euler_density(
     return torch.logaddexp(*both) + math.log(8) - torch.cos(middle).abs().clamp_min(SMALLEST).log()
 
 
-class VonMisesMixture(RotationDistribution):
+class VonMisesMixture(MixturePosterior):
     """A mixture of products of von Mises distributions for each image."""
 
     def __init__(
@@ -95,51 +103,42 @@ class VonMisesMixture(RotationDistribution):
         concentration: Float[Tensor, "batch components 3"],
         euler: str,
     ):
-        super().__init__(len(log_weight))
-        self.log_weight, self.centre, self.concentration, self.euler = log_weight, centre, concentration, euler
+        super().__init__(log_weight)
+        self.centre, self.concentration, self.euler = centre, concentration, euler
 
-    def _rotations_per_chunk(self) -> int:
-        return max(1, super()._rotations_per_chunk() * 32 // max(self.log_weight.shape[-1], 1))
+    def _some(self, images: Images) -> "VonMisesMixture":
+        return VonMisesMixture(*(x[images] for x in (self.log_weight, self.centre, self.concentration)), self.euler)
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
-        each = log_euler_density(q.unsqueeze(-2), self.centre, self.concentration, self.euler)
-        return (each + self.log_weight).logsumexp(-1)
+    def component_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch components"]:
+        return log_euler_density(q.unsqueeze(-2), self.centre, self.concentration, self.euler)
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
-        component = draw_category(self.log_weight, count, generator)
-        rows = torch.arange(self._batch, device=component.device)
-        centre, concentration = self.centre[rows, component], self.concentration[rows, component]
-        return euler_to_quat(sample_von_mises(centre, concentration, generator=generator), self.euler).float()
+    def component_modes(self) -> Float[Tensor, "batch components 4"]:
+        return euler_to_quat(self.centre, self.euler)
 
-    def _mode(self) -> Float[Tensor, "batch 4"]:
-        """The component's mean that is likeliest under the whole mixture."""
-        means = euler_to_quat(self.centre, self.euler)
-        best = self._log_prob(means.transpose(0, 1)).argmax(0)
-        return means[torch.arange(self._batch, device=best.device), best].float()
-
-
-# --- the infinite mixture ---------------------------------------------------------------------------------------------
+    def component_draw(
+        self, images: Int[Tensor, "batch"], which: Int[Tensor, "rotations batch"], generator: torch.Generator | None
+    ) -> Float[Tensor, "rotations batch 4"]:
+        centre, concentration = self.centre[images, which], self.concentration[images, which]
+        return euler_to_quat(sample_von_mises(centre, concentration, generator=generator), self.euler)
 
 
 @dataclass(frozen=True, kw_only=True)
-class VonMisesCVAEConfig(EncoderConfig):
+class VonMisesCVAEConfig(EulerConfig):
     """Everything a checkpoint needs to rebuild the network."""
 
     latent: int = 8
     width: int = 128
     draws: int = 512  # importance draws behind a log-likelihood; even, powers of two are best
-    euler: str = "YXZ"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "latent", "width")
-        _check_euler(self.euler)
         if self.draws < 2 or self.draws % 2:
             raise InputError(f"draws must be even and at least 2, half for each proposal, got {self.draws}; try 512.")
 
 
 class VonMisesCVAE(Baseline):
-    r"""$p(q | x) = \int p(q | x, h) \, p(h | x) \, dh$: a von Mises product for each latent h; trained by the evidence's lower bound."""
+    r"""The infinite mixture $p(q | x) = \int p(q | x, h) \, p(h | x) \, dh$: a von Mises product for each latent h."""
 
     kind = "vonmises-cvae"
     config: VonMisesCVAEConfig
@@ -153,18 +152,11 @@ class VonMisesCVAE(Baseline):
     def posterior(self, images: ImageInput) -> "LatentVonMises":
         return LatentVonMises(self, self.encoder(images))
 
-    def loss(
-        self,
-        images: ImageInput,
-        q: Float[Tensor, "rotations batch 4"],
-        *,
-        window: Float[Tensor, "batch 3"] | None = None,
-        weights: Float[Tensor, "rotations batch"] | None = None,
-        smoothing: float = 0.0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, ""]:
-        """Minus the evidence's lower bound, with one draw of the latent a rotation and the divergence in closed form."""
-        return minus_mean(self.posterior(images).lower_bound(as_unit_quat(q), generator), weights)
+    def objective(
+        self, images: ImageInput, q: Float[Tensor, "rotations batch 4"], generator: torch.Generator | None
+    ) -> Float[Tensor, "rotations batch"]:
+        """The evidence's lower bound, with one draw of the latent a rotation and the divergence in closed form."""
+        return self.posterior(images).lower_bound(as_unit_quat(q), generator)
 
 
 class Gaussian:
@@ -189,24 +181,23 @@ class Gaussian:
 
 
 class LatentVonMises(RotationDistribution):
-    r"""The infinite mixture's posterior. Its `log_prob` is an importance-weighted estimate.
+    r"""The infinite mixture's posterior. Its `log_prob` is an importance-weighted estimate; its samples are exact.
 
-    $\hat p(q) = \frac1K \sum_k p(q | h_k) \, p(h_k) / m(h_k)$ with K = `draws` latents, half from the prior and half from the recognition
-    network, and m their even mixture, so that no weight exceeds 2 p(q | h). The latents are scrambled Sobol points under a fixed seed: the
-    estimate is a deterministic, differentiable function of q. On a random network of three latents it was off by 0.056, 0.015 and 0.0015
-    nats (root mean square) with 64, 512 and 4,096 draws, and its integral over q by 0.5 % with 64. Samples are ancestral and exact.
+    $\hat p(q) = \frac1K \sum_k p(q | h_k) \, p(h_k) / m(h_k)$ with K = `draws` latents, half from the prior and half from
+    the recognition network, and m their even mixture, so that no weight exceeds 2 p(q | h). The latents are scrambled
+    Sobol points under a fixed seed: the estimate is a deterministic, differentiable function of q. On a random network
+    of three latents it was off by 0.056, 0.015 and 0.0015 nats (root mean square) with 64, 512 and 4,096 draws.
     """
 
     def __init__(self, model: VonMisesCVAE, features: Float[Tensor, "batch features"]):
-        super().__init__(len(features))
-        self.model = model
+        super().__init__(len(features), row_floats=model.config.draws * (2 * model.config.width + 64))
+        self.model, self.features = model, features
         self.prior = Gaussian(model.prior(features))
         self.decoder_context = model.decoder.context(features)
         self.recognition_context = model.recognition.context(features)
 
-    def _rotations_per_chunk(self) -> int:
-        config = self.model.config
-        return max(1, CHUNK_FLOATS // (config.draws * (2 * config.width + 64) * max(self._batch, 1)))
+    def _some(self, images: Images) -> "LatentVonMises":
+        return LatentVonMises(self.model, self.features[images])
 
     def _decode(self, h: Float[Tensor, "*draws batch latent"]) -> tuple[Tensor, Tensor]:
         return _angles(self.model.decoder(self.decoder_context, h.float()))
@@ -214,14 +205,15 @@ class LatentVonMises(RotationDistribution):
     def _recognise(self, q: Float[Tensor, "rotations batch 4"]) -> Gaussian:
         return Gaussian(self.model.recognition(self.recognition_context, quat_to_matrix(q).flatten(-2).float()))
 
-    def _conditional(self, q: Tensor, h: Tensor) -> Tensor:
+    def conditional(self, q: Tensor, h: Tensor) -> Tensor:
+        """ln p(q | h)."""
         return log_euler_density(q, *self._decode(h), self.model.config.euler)
 
     def _noise(self, seed: int) -> Float[Tensor, "draws one latent"]:
         config = self.model.config
         sobol = torch.quasirandom.SobolEngine(config.latent, scramble=True, seed=seed)
         u = sobol.draw(config.draws // 2, dtype=torch.float64).clamp(1e-9, 1 - 1e-9)
-        return torch.special.ndtri(u).to(self.prior.mean.device).unsqueeze(1)
+        return torch.special.ndtri(u).to(self.features.device).unsqueeze(1)
 
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         recognised = self._recognise(q)
@@ -231,7 +223,7 @@ class LatentVonMises(RotationDistribution):
         for h in (from_prior, from_recognised):
             log_prior = self.prior.log_prob(h)
             log_proposal = torch.logaddexp(log_prior, recognised.log_prob(h)) - math.log(2)
-            parts.append(self._conditional(q, h) + log_prior - log_proposal)
+            parts.append(self.conditional(q, h) + log_prior - log_proposal)
         return torch.cat(parts).logsumexp(0) - math.log(self.model.config.draws)
 
     def lower_bound(
@@ -240,14 +232,12 @@ class LatentVonMises(RotationDistribution):
         """A one-draw estimate of the evidence's lower bound on log p(q)."""
         recognised = self._recognise(q)
         noise = draw_normal(tuple(recognised.mean.shape), generator, q.device)
-        return self._conditional(q, recognised.at(noise)) - recognised.divergence_from(self.prior)
+        return self.conditional(q, recognised.at(noise)) - recognised.divergence_from(self.prior)
 
     def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
-        device = self.prior.mean.device
-        h = self.prior.at(draw_normal((count, *self.prior.mean.shape), generator, device))
+        h = self.prior.at(draw_normal((count, *self.prior.mean.shape), generator, self.features.device))
         angles = sample_von_mises(*self._decode(h), generator=generator)
         return euler_to_quat(angles, self.model.config.euler).float()
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
-        """The likeliest of 256 draws."""
         return best_draw(self)

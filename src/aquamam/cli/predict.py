@@ -64,15 +64,11 @@ def predict(model: Any, pictures: list, args: argparse.Namespace) -> list[dict[s
     """One record an image."""
     import torch
 
-    from aquamam.posterior.answers import answers, plain_answers
+    from aquamam.posterior.answers import answers
 
     options: dict[str, Any] = {"strategy": args.strategy, "generator": generator_for(model, args.seed)}
     with torch.inference_mode():
-        posterior = model(pictures)
-        if args.samples:
-            found = answers(posterior, args.samples, symmetry=model.symmetry, **options)
-        else:
-            found = plain_answers(posterior, **options)
+        found = answers(model(pictures), args.samples, symmetry=model.symmetry, **options)
     return [answer.to_dict(matrix=args.matrix) for answer in found]
 
 

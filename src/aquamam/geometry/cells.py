@@ -1,12 +1,12 @@
 r"""Bins, legal bins, and the volumes of cells: everything a "quaternion sentence" needs but the network.
 
-A chart's box $[-h, h]^3$ is cut into N bins an axis; a sentence (i, j, k) is a cell. Edges stand at $h (2i - N) / N$, so in units of
-$h / N$ they are integers, and whether a cell meets the domain D is decided in exact integer arithmetic: with e the inner edges,
+A chart's box $[-h, h]^3$ is cut into N bins an axis; a sentence (i, j, k) is a cell. Edges stand at $h (2i - N) / N$, so
+in units of $h / N$ they are integers, and whether a cell meets the domain D is decided in integers: with e the inner edges,
 
 $$\text{legal} \iff e_i^2 + e_j^2 + e_k^2 + \lambda \max(e_i^2, e_j^2, e_k^2) < (1 + \lambda) N^2.$$
 
-The rule is monotone in each |e|, so the legal bins of the next component are a range that is symmetric about zero: `first_legal` is
-the one place that decides legality.
+The rule is monotone in each |e|, so the legal bins of the next component are a range that is symmetric about zero:
+`first_legal` is the one place that decides legality.
 """
 
 import math
@@ -21,34 +21,28 @@ from torch import Tensor
 from aquamam.errors import InputError
 from aquamam.geometry.charts import Chart, ChartPoint, get_chart
 
-# A float32 quaternion cannot tell smaller components from zero. Density vanishes (or diverges) only on a null set; this keeps it finite there.
+# A float32 quaternion cannot tell smaller components from zero; it keeps densities finite where they vanish or diverge.
 SMALLEST = 1e-8
-THINNEST = 1e-6  # share of a bin below which slivers count alike
+THINNEST = 1e-6  # smaller shares of a bin count as this one
 
 
 @dataclass(frozen=True)
 class Cells:
-    """N bins an axis on a chart, under one of the two densities.
+    r"""N bins an axis on a chart, under one of the two densities.
 
-    ``cells``: the network sees bin centres and $p(q) = P(i, j, k)\\, q_m / \\mathrm{Vol}(\\text{cell} \\cap D)$, which integrates to one.
-    ``paper``: the network sees exact values and $p(q) = P\\, q_m / (w\\, \\omega_2\\, \\omega_3)$ with widths cut at the exact remaining radius.
+    ``cells``: the network sees bin centres and $p(q) = P\, q_m / \mathrm{Vol}(\text{cell} \cap D)$, which integrates to
+    one. ``paper``: it sees exact values and $p(q) = P\, q_m / (w\, \omega_2\, \omega_3)$ with widths cut at the exact
+    remaining radius.
     """
 
     chart: Chart
     bins: int
     density: str
-    # bins that the boundary cuts start with the share of their volume that is left, see `log_share`
-    by_volume: bool = False
+    by_volume: bool = False  # bins that the boundary cuts start with the share of their volume that is left
 
     @classmethod
-    def make(
-        cls,
-        chart: str = "atlas",
-        bins: int = 500,
-        density: str = "cells",
-        *,
-        by_volume: bool = False,
-    ) -> "Cells":
+    def make(cls, chart: str = "atlas", bins: int = 500, density: str = "cells", *, by_volume: bool = False) -> "Cells":
+        """From the chart's name, checked."""
         if bins < 1:
             raise InputError(f"bins must be a positive whole number, got {bins}.")
         if density not in ("cells", "paper"):
@@ -58,13 +52,18 @@ class Cells:
         return cls(get_chart(chart), bins, density, by_volume)
 
     @property
+    def unit(self) -> float:
+        """Half the width of a bin, h / N: edges are whole multiples of it."""
+        return self.chart.half_width / self.bins
+
+    @property
     def width(self) -> float:
         """Width of a bin."""
-        return 2 * self.chart.half_width / self.bins
+        return 2 * self.unit
 
     @property
     def ceiling(self) -> float:
-        """Largest log density at the centre of a chart, $-3 \\ln w$ (volume $\\pi^2$): all probability on one uncut cell where q_m = 1."""
+        """Largest log density at the centre of a chart, -3 ln w: all probability on one uncut cell where q_m = 1."""
         return -3 * math.log(self.width)
 
     @property
@@ -74,88 +73,71 @@ class Cells:
 
     def centre(self, bins: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """Centres of bins, float64."""
-        return (2.0 * bins.double() + 1 - self.bins) * (self.width / 2)
+        return (2.0 * bins.double() + 1 - self.bins) * self.unit
+
+    def distance(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
+        """Distances of bins' centres from zero in units."""
+        return (2 * bins + 1 - self.bins).abs()
 
     def inner(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        """Magnitude of the edge nearer to zero in units of h / N; 0 for the bin that straddles zero (odd N)."""
-        return (2 * bins + 1 - self.bins).abs().sub(1).clamp_min(0)
+        """Distance of the edge nearer to zero in units; 0 for the bin that straddles zero (odd N)."""
+        return self.distance(bins).sub(1).clamp_min(0)
 
     def outer(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        """Magnitude of the edge farther from zero in units of h / N."""
-        return (2 * bins + 1 - self.bins).abs() + 1
+        """Distance of the edge farther from zero in units."""
+        return self.distance(bins) + 1
 
     @cached_property
-    def _inner_squares(self) -> Int[Tensor, "magnitudes"]:
-        upper_half = torch.arange(self.bins // 2, self.bins)
-        return self.inner(upper_half).square()
+    def _inner_squares(self) -> Int[Tensor, "upper_half"]:
+        return self.inner(torch.arange(self.bins // 2, self.bins)).square()
 
     def first_legal(self, prefix: Int[Tensor, "*batch c"]) -> Int[Tensor, "*batch"]:
-        """First legal bin f after the bins chosen so far; the legal ones are f, ..., N - 1 - f. Decides legality for everyone."""
+        """First legal bin f after the bins so far; the legal ones are f, ..., N - 1 - f. Decides legality for everyone."""
         squares = self.inner(prefix).square()
-        total = squares.sum(-1)
-        limit = (1 + self.chart.peak) * self.bins**2 - total  # e^2 + lambda max(M, e^2) < limit
-        if self.chart.peak and prefix.shape[-1]:
-            # e^2 < limit - M while e^2 <= M, and 2 e^2 < limit beyond: both must hold, as either term of the maximum does
-            limit = torch.minimum(limit - squares.amax(-1), (limit + 1) // 2)
-        elif self.chart.peak:
-            limit = (limit + 1) // 2
-        legal_magnitudes = torch.searchsorted(self._inner_squares.to(limit.device), limit.contiguous())
-        return (self.bins + 1) // 2 - legal_magnitudes
+        limit = (1 + self.chart.peak) * self.bins**2 - squares.sum(-1)  # e^2 + lambda max(M, e^2) < limit
+        if self.chart.peak:  # 2 e^2 < limit and e^2 < limit - M: both must hold, as either may be the maximum
+            new_is_largest = (limit + 1) // 2
+            limit = torch.minimum(limit - squares.amax(-1), new_is_largest) if prefix.shape[-1] else new_is_largest
+        legal_distances = torch.searchsorted(self._inner_squares.to(limit.device), limit.contiguous())
+        return (self.bins + 1) // 2 - legal_distances
 
     def legal(self, prefix: Int[Tensor, "*batch c"]) -> Bool[Tensor, "*batch bins"]:
-        """Which bins may come next."""
-        return ~self.illegal(prefix)
-
-    def illegal(self, prefix: Int[Tensor, "*batch c"]) -> Bool[Tensor, "*batch bins"]:
-        """Which bins may not: those whose centre is farther from zero than that of the first legal one. One comparison a bin."""
+        """Which bins may come next: those no farther from zero than the first legal one."""
         farthest = self.bins - 1 - 2 * self.first_legal(prefix)
-        return self._distances.to(prefix.device) > farthest[..., None]
+        return self.distance(torch.arange(self.bins, device=prefix.device)) <= farthest[..., None]
 
     def restrict(
         self, logits: Float[Tensor, "*batch bins"], prefix: Int[Tensor, "*batch c"]
     ) -> Float[Tensor, "*batch bins"]:
         """Logits of the next bin given the bins so far: -inf where illegal, less where cut if cells count by volume."""
-        logits = logits.masked_fill(self.illegal(prefix), -torch.inf)
+        logits = logits.masked_fill(~self.legal(prefix), -torch.inf)
         return logits + self.log_share(prefix) if self.by_volume else logits
 
     def log_share(self, prefix: Int[Tensor, "*batch c"]) -> Float[Tensor, "*batch bins"]:
         r"""About the log of the share of each next bin that the boundary leaves, at least `THINNEST`; 0 inside.
 
-        A network that gives all bins alike would fill slivers to absurd densities, and it must learn where they are from few examples.
-        With this added to its logits, it gives them as much as their volume is worth. Any function of the bins would do, as the density
-        divides by exact volumes: here the room left by the earlier bins, which falls from their inner to their outer corner, is taken
-        as even between these two.
+        With equal logits slivers would have absurd densities, and where they are must be learnt from few examples. With
+        this added, slivers get what their volume is worth. Any function of the bins would do, as the density divides by
+        exact volumes: here the room left by the earlier bins, which falls from their inner to their outer corner, is
+        taken as even between these two.
         """
-        unit = self.chart.half_width / self.bins
         most, least = (
-            self.chart.room(edge(prefix).double() * unit).float()[..., None] for edge in (self.inner, self.outer)
+            self.chart.room(edge(prefix) * self.unit).float()[..., None] for edge in (self.inner, self.outer)
         )
-        edges = self._upper_edges.to(prefix.device)
+        upper = torch.arange(self.bins // 2, self.bins, device=prefix.device)  # for odd N the first one's upper half
+        edges = torch.cat([self.inner(upper[:1]), self.outer(upper)]).float() * self.unit
         spread = (most - least).clamp_min(1e-9)
         # what is left beyond each edge, on average over the rooms
-        left = (
-            (most - edges).clamp(min=0).minimum(spread).square_().div_(2 * spread).add_((least - edges).clamp_(min=0))
-        )
+        left = (most - edges).clamp(min=0).minimum(spread).square_().div_(2 * spread)
+        left = left.add_((least - edges).clamp_(min=0))
         share = left[..., :-1].sub(left[..., 1:]).div_(edges.diff()).clamp_(THINNEST, 1).log_()
         return torch.cat([share[..., self.bins % 2 :].flip(-1), share], -1)  # the lower half mirrors the upper one
-
-    @cached_property
-    def _upper_edges(self) -> Float[Tensor, "edges"]:
-        """Edges of the bins from zero up; for odd N the first bin is the half that lies there."""
-        bins = torch.arange(self.bins // 2, self.bins)
-        edges = torch.cat([self.inner(bins[:1]), self.outer(bins)])
-        return edges.float() * (self.chart.half_width / self.bins)
-
-    @cached_property
-    def _distances(self) -> Int[Tensor, "bins"]:
-        """Distances of the bins' centres from zero in units of h / N."""
-        return (2 * torch.arange(self.bins) + 1 - self.bins).abs()
 
     def locate(self, point: ChartPoint) -> Int[Tensor, "*batch 3"]:
         """The cell of each point, always a legal one.
 
-        A value on an edge belongs to the bin below it (``paper``, as the original's code has it) or to the bin nearer to zero (``cells``).
-        Rounding may put a point of D into an illegal neighbour; it then moves inwards.
+        A value on an edge belongs to the bin below it (``paper``, as in the original's code) or to the bin nearer to zero
+        (``cells``). Rounding may put a point of D into an illegal neighbour; it then moves inwards.
         """
         scaled = point.u.double() / self.width + self.bins / 2  # bin number as a real number
         below = scaled.ceil() - 1
@@ -180,14 +162,11 @@ class Cells:
         log_dropped = point.dropped.double().clamp_min(SMALLEST).log()
         if self.density == "cells":
             return log_dropped - self.log_volume(cell)
-        unit = self.chart.half_width / self.bins
         log_volume = torch.full_like(log_dropped, math.log(self.width))
         for c in (1, 2):
-            room = self.chart.room(point.u[..., :c].double())
-            inner = self.inner(cell[..., c]).double() * unit
-            top = torch.minimum(room, self.outer(cell[..., c]).double() * unit)
-            # for the bin that straddles zero (odd N) both of its halves are cut
-            halves = 1 + (self.inner(cell[..., c]) == 0) * (self.bins % 2)
+            inner, outer = (edge(cell[..., c]).double() * self.unit for edge in (self.inner, self.outer))
+            top = torch.minimum(self.chart.room(point.u[..., :c].double()), outer)
+            halves = 1 + (inner == 0) * (self.bins % 2)  # of the bin that straddles zero both halves are cut
             log_volume = log_volume + ((top - inner) * halves).clamp_min(SMALLEST).log()
         return log_dropped - log_volume
 
@@ -197,68 +176,59 @@ class Cells:
         return squares.sum(-1) + self.chart.peak * squares.amax(-1) > (1 + self.chart.peak) * self.bins**2
 
     def log_volume(self, cell: Int[Tensor, "*batch 3"]) -> Float[Tensor, "*batch"]:
-        r"""$\ln \mathrm{Vol}(\text{cell} \cap D)$ of legal cells, float64: bin width cubed inside, by quadrature where the boundary cuts."""
+        r"""$\ln \mathrm{Vol}(\text{cell} \cap D)$ of legal cells, float64: by quadrature where the boundary cuts."""
         log_volume = torch.full(cell.shape[:-1], 3 * math.log(self.width), dtype=torch.float64, device=cell.device)
         cut = self.is_cut(cell)
         if cut.any():
-            # a volume depends on the bins' distances from zero in any order: compute each kind once
-            kinds, which = self._kinds(cell[cut]).unique(return_inverse=True)
-            volume = torch.cat([self._cut_volume(self._unpack(part)) for part in kinds.split(16_384)])
-            log_volume[cut] = volume.log()[which]
+            # a volume depends on the bins' distances from zero in any order: each kind is computed once
+            kinds = self.distance(cell[cut]).sort(dim=-1, descending=True).values
+            code = (kinds[:, 0] * self.bins + kinds[:, 1]) * self.bins + kinds[:, 2]  # unique is quickest on numbers
+            code, which = code.unique(return_inverse=True)
+            kinds = torch.stack([code // self.bins**2, code // self.bins % self.bins, code % self.bins], -1)
+            log_volume[cut] = torch.cat([self._cut_volume(part) for part in kinds.split(16_384)]).log()[which]
         return log_volume
 
-    def _kinds(self, cell: Int[Tensor, "cells 3"]) -> Int[Tensor, "cells"]:
-        """Twice the distances of the bins' centres from zero in units of bins, largest first, packed into one number."""
-        far, mid, near = (2 * cell + 1 - self.bins).abs().sort(dim=-1, descending=True).values.unbind(-1)
-        return (far * self.bins + mid) * self.bins + near
-
-    def _unpack(self, kinds: Int[Tensor, "cells"]) -> Int[Tensor, "cells 3"]:
-        return torch.stack([kinds // self.bins**2, kinds // self.bins % self.bins, kinds % self.bins], -1)
-
-    def _cut_volume(self, scale: Int[Tensor, "cells 3"]) -> Float[Tensor, "cells"]:
-        r"""Volume of cell ∩ D from the bins' distances (`_kinds`), relative error below 1e-6 however thin the sliver.
+    def _cut_volume(self, distance: Int[Tensor, "cells 3"]) -> Float[Tensor, "cells"]:
+        r"""Volume of cell ∩ D from the distances of its bins, largest first; relative error below 1e-6 for any sliver.
 
         The cell is reflected into the positive octant, and x is its largest component. There D is the ellipsoid
-        $\kappa x^2 + y^2 + z^2 \le 1$, $\kappa = 1 + \lambda$. In the atlas, cells on a diagonal (equal bins) are t congruent parts, of which
-        we integrate the one where x is largest: y and z then end at x instead of at their bin's edge. With everything measured from the
-        inner corner, $1 - \kappa x^2 - y^2 - z^2$ is a difference of exact integers minus small numbers, so slivers lose no digits.
+        $\kappa x^2 + y^2 + z^2 \le 1$, $\kappa = 1 + \lambda$. In the atlas, cells on a diagonal (equal bins) are
+        congruent parts, of which we integrate the one where x is largest: y and z then end at x instead of at their bin's
+        edge. With everything measured from the inner corner, $1 - \kappa x^2 - y^2 - z^2$ is a difference of exact
+        integers minus small numbers, so slivers lose no digits.
         """
         kappa = 1 + self.chart.peak
-        a = (scale - 1).clamp_min(0).double()  # inner corner, in units of h / N
-        b = (scale + 1).double()
-        halves = 2.0 ** (scale == 0).sum(-1).double()  # bins that straddle zero
-        tied = (scale[:, 1:] == scale[:, :1]) if self.chart.peak else torch.zeros_like(scale[:, 1:], dtype=torch.bool)
+        (a1, a2, a3), (b1, b2, b3) = ((edge.clamp_min(0).double()).unbind(-1) for edge in (distance - 1, distance + 1))
+        y_tied, z_tied = ((distance[:, i] == distance[:, 0]) & (self.chart.peak > 0) for i in (1, 2))
         radius = float(kappa * self.bins**2)
-        (a1, a2, a3), (b1, b2, b3) = a.unbind(-1), b.unbind(-1)
 
-        def reach(y_end: str, z_end: str) -> Tensor:
-            """Offset from a1 at which the boundary passes (y, z), each at its inner or outer end."""
-            k, rest = torch.full_like(a1, kappa), torch.zeros_like(a1)
-            for end, low, high, tie in ((y_end, a2, b2, tied[:, 0]), (z_end, a3, b3, tied[:, 1])):
-                follows_x = tie if end == "outer" else torch.zeros_like(tie)
-                k = k + follows_x
-                rest = rest + torch.where(follows_x, 0.0, high if end == "outer" else low).square()
+        def reach(y_end: Tensor, y_follows: Tensor, z_end: Tensor, z_follows: Tensor) -> Tensor:
+            """Offset from a1 at which the boundary passes (y, z): two ends, or x itself where they follow it."""
+            k = kappa + y_follows.double() + z_follows
+            rest = torch.where(y_follows, 0.0, y_end).square() + torch.where(z_follows, 0.0, z_end).square()
             slack = radius - k * a1.square() - rest
             offset = slack / (k * a1 + (k * a1).square().add(k * slack).clamp_min(0).sqrt()).clamp_min(1e-300)
             return torch.where(slack > 0, offset, 0.0).minimum(b1 - a1)
 
         # between these the slice's area is smooth in x
-        stops = torch.stack(
-            [torch.zeros_like(a1), *(reach(y, z) for y in ("outer", "inner") for z in ("outer", "inner"))], -1
+        never = torch.zeros_like(y_tied)
+        y_ends, z_ends = ((b2, y_tied), (a2, never)), ((b3, z_tied), (a3, never))
+        stops = (
+            torch.stack([torch.zeros_like(a1), *(reach(*y, *z) for y in y_ends for z in z_ends)], -1).sort(-1).values
         )
-        stops = stops.sort(-1).values
-        node, weight = _gauss_to_the_right(8, a.device)
+        node, weight = _gauss_to_the_right(8, a1.device)
         start, length = stops[:, :-1, None], stops.diff(dim=-1)[..., None]
-        t = (start + length * node).flatten(1)  # (cells, points)
-        dt = (length * weight).flatten(1)
-
-        column = [v[:, None] for v in (a1, a2, a3, b2, b3, tied[:, 0], tied[:, 1])]
-        slack = (radius - kappa * a1.square() - a2.square() - a3.square())[:, None] - kappa * (
-            2 * a1[:, None] * t + t.square()
+        t, dt = (start + length * node).flatten(1), (length * weight).flatten(1)  # (cells, points)
+        slack = (radius - kappa * a1.square() - a2.square() - a3.square())[:, None]
+        slack = (slack - kappa * (2 * a1[:, None] * t + t.square())).clamp_min(0)
+        x = a1[:, None] + t
+        y_size, z_size = (
+            torch.where(tied[:, None], x, outer[:, None]) - inner[:, None]
+            for tied, inner, outer in ((y_tied, a2, b2), (z_tied, a3, b3))
         )
-        area = _slice_area(t, slack.clamp_min(0), *column)
-        unit = self.chart.half_width / self.bins
-        return (area * dt).sum(-1) * (1 + tied.sum(-1)) * halves * unit**3
+        area = _slice_area(slack, a2[:, None], y_size, a3[:, None], z_size)
+        halves = 2.0 ** (distance == 0).sum(-1)  # bins that straddle zero
+        return (area * dt).sum(-1) * (1 + y_tied.double() + z_tied) * halves * self.unit**3
 
     def uniform(
         self, cell: Int[Tensor, "*batch 3"], generator: torch.Generator | None = None
@@ -267,15 +237,12 @@ class Cells:
 
         Rejection from the smallest box around cell ∩ D: D is convex, so that box is at most six times too large.
         """
-        unit = self.chart.half_width / self.bins
         flat = cell.reshape(-1, 3)
-        straddles = self.inner(flat) + self.outer(flat) == 1  # only for odd N: [-1, 1]
-        low = torch.where(straddles, -unit, self.inner(flat).double() * unit)
-        high = self.outer(flat).double() * unit
-        near = self.inner(flat).double() * unit
-        room = torch.stack([self.chart.room(near[:, [j for j in range(3) if j != i]]) for i in range(3)], -1)
-        high = torch.minimum(high, room)
-        low = torch.maximum(low, -high)
+        near, far = (edge(flat).double() * self.unit for edge in (self.inner, self.outer))
+        straddles = self.distance(flat) == 0  # only for odd N
+        room = torch.stack([self.chart.room(near[:, others]) for others in ([1, 2], [0, 2], [0, 1])], -1)
+        high = torch.minimum(far, room)
+        low = torch.where(straddles, -high, near)
         u = torch.empty_like(low)
         pending = torch.arange(len(flat), device=cell.device)
         while len(pending):
@@ -286,42 +253,36 @@ class Cells:
         return torch.where(negative & ~straddles, -u, u).reshape(cell.shape)
 
     def representative(self, cell: Int[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
-        """One point for each cell, float64: its centre; where that is not in D, the paper's radial projection (``paper``) or the
-        point halfway from the inner corner to the boundary (``cells``), which lies in the cell."""
+        """One point for each cell, float64: its centre, and where that is not in D the paper's radial projection
+        (``paper``) or the point halfway from the inner corner to the boundary (``cells``), which lies in the cell."""
         u = self.centre(cell)
         if self.density == "paper":
             return u / u.norm(dim=-1, keepdim=True).clamp_min(1)
-        inside = self.chart.contains(u)[..., None]
-        if bool(inside.all()):
-            return u
-        side = torch.where(2 * cell + 1 < self.bins, -1.0, 1.0)
-        corner = self.inner(cell).double() * (self.chart.half_width / self.bins) * side
+        corner = self.inner(cell).double() * self.unit * u.sign()
         step = u - corner
-        lowest, highest = torch.zeros_like(u[..., :1]), torch.ones_like(u[..., :1])
-        for _ in range(40):  # where the segment from corner to centre leaves D
-            middle = (lowest + highest) / 2
-            fits = self.chart.contains(corner + middle * step)[..., None]
-            lowest, highest = torch.where(fits, middle, lowest), torch.where(fits, highest, middle)
-        return torch.where(inside, u, corner + step * lowest / 2)
+        # corner + t step leaves D at the first root of |u|^2 + lambda u_i^2 = 1 over i
+        square = step.square().sum(-1, keepdim=True) + self.chart.peak * step.square()
+        slope = (corner * step).sum(-1, keepdim=True) + self.chart.peak * corner * step
+        slack = 1 - corner.square().sum(-1, keepdim=True) - self.chart.peak * corner.square()
+        leaves = (slack / (slope + (slope.square() + square * slack).sqrt()).clamp_min(1e-300)).amin(-1, keepdim=True)
+        return torch.where(self.chart.contains(u)[..., None], u, corner + step * leaves / 2)
 
 
-def _slice_area(t, slack, a1, a2, a3, b2, b3, y_tied, z_tied) -> Tensor:
-    """Area of {a2 <= y <= y_end, a3 <= z <= z_end, y^2 + z^2 <= a2^2 + a3^2 + slack}: a full strip, then a part under the arc."""
-    y_end = torch.where(y_tied, a1 + t, b2) - a2
-    z_end = torch.where(z_tied, a1 + t, b3) - a3
+def _slice_area(slack: Tensor, a2: Tensor, y_size: Tensor, a3: Tensor, z_size: Tensor) -> Tensor:
+    """Area of the rectangle at (a2, a3) of these sizes in y^2 + z^2 <= a2^2 + a3^2 + slack: a strip, then under the arc."""
 
     def arc(free: Tensor) -> Tensor:
         """Largest v with 2 a2 v + v^2 <= free."""
         free = free.clamp_min(0)
         return free / (a2 + (a2.square() + free).sqrt()).clamp_min(1e-300)
 
-    v_max = torch.minimum(arc(slack), y_end)
-    v_full = torch.minimum(arc(slack - z_end * (2 * a3 + z_end)), v_max)
-    node, weight = _gauss_to_the_right(8, t.device)
+    v_max = torch.minimum(arc(slack), y_size)
+    v_full = torch.minimum(arc(slack - z_size * (2 * a3 + z_size)), v_max)
+    node, weight = _gauss_to_the_right(8, slack.device)
     v = v_full[..., None] + (v_max - v_full)[..., None] * node
     height_squared = (slack[..., None] - v * (2 * a2[..., None] + v)).clamp_min(0)
     height = height_squared / (a3[..., None] + (a3[..., None].square() + height_squared).sqrt()).clamp_min(1e-300)
-    return v_full * z_end + (v_max - v_full) * (height * weight).sum(-1)
+    return v_full * z_size + (v_max - v_full) * (height * weight).sum(-1)
 
 
 def _gauss_to_the_right(points: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -1,18 +1,15 @@
 r"""The equivolumetric grid of $72 · 8^k$ rotations, a HEALPix grid of directions times a circle, and its cells.
 
-It is the grid of Yershova et al. (2010) as IPDF uses it: $R = R_x(a) R_z(b) R_x(c)$, where azimuth a and polar angle b
-are the centre of a HEALPix pixel, $12 · 4^k$ of them in ring order, and the tilt c is one of $6 · 2^k$ multiples of
-$2π / (6 · 2^k)$. Index = tilt index · $12 · 4^k$ + pixel. Equivalently $R e_x$ points at the pixel's centre, with the
-HEALPix axes x, y, z along y, z, x.
+The grid of Yershova et al. (2010) as IPDF uses it: $R = R_x(a) R_z(b) R_x(c)$, where azimuth a and polar angle b are the
+centre of a HEALPix pixel (Górski et al. 2005), $12 · 4^k$ of them in ring order, and the tilt c is one of $6 · 2^k$
+multiples of $2π / (6 · 2^k)$. Index = tilt index · $12 · 4^k$ + pixel.
 
-A cell holds the rotations that turn $e_x$ into the pixel and whose twist about $e_x$, seen from the pixel's centre, is
+A cell holds the rotations that take $e_x$ into the pixel and whose twist about $e_x$, seen from the pixel's centre, is
 within half a step of the tilt. The Haar measure is $da \, d(\cos b) \, dc$, and the twist differs from c by a function
-of the direction alone: the cells cut SO(3) into equal volumes. (Arcs of c itself would do that too, but pixels at the
-poles span a quarter turn of azimuth, and cells there would never get shorter than 90 degrees.) A rotation is about
-28.9 / 2^k degrees from the centre of its cell on average; at k = 5 the farthest of a million was at 2.04.
-
-HEALPix is Górski et al. (2005): twelve faces, each an equal-area image of the unit square. A direction is kept as
-$\cos^2(b/2)$ and $\sin^2(b/2)$, which lose nothing at the poles.
+of the direction alone: all cells have equal volumes. (Arcs of c itself would do that too, but pixels at the poles span a
+quarter turn of azimuth, and cells there would never get shorter than 90 degrees.) A rotation is about 28.9 / 2^k degrees
+from the centre of its cell on average. A direction is kept as $\cos^2(b/2)$ and $\sin^2(b/2)$, which lose nothing at
+the poles.
 """
 
 import math
@@ -23,7 +20,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from aquamam.errors import InputError
-from aquamam.geometry.rotations import as_unit_quat, canonical, inverse, multiply
+from aquamam.geometry.rotations import canonical, inverse, multiply
 
 MAX_LEVEL = 12  # 0.01 degrees between neighbours; indices are far inside int64 and centres inside float64
 _MAX_LEVEL_AT_ONCE = 6  # 19 million rotations, 600 MB
@@ -46,9 +43,6 @@ def cell_volume(k: int) -> float:
     return math.pi**2 / grid_size(k)
 
 
-# --- the grid ---------------------------------------------------------------------------------------------------------
-
-
 def grid_points(
     index: Int64[Tensor, "*batch"], k: int, *, dtype: torch.dtype = torch.float64
 ) -> Float[Tensor, "*batch 4"]:
@@ -62,46 +56,18 @@ def grid_points(
 def so3_grid(k: int, *, dtype: torch.dtype = torch.float64) -> Float[Tensor, "n 4"]:
     """All rotations of level k, canonical xyzw."""
     _check_level(k, _MAX_LEVEL_AT_ONCE)
-    return _collect(k, dtype, None)
+    return torch.cat(list(so3_grid_chunks(k, dtype=dtype)))
 
 
 def so3_grid_chunks(
-    k: int,
-    *,
-    chunk: int = 2**18,
-    through: Float[Tensor, "4"] | None = None,
-    dtype: torch.dtype = torch.float64,
+    k: int, *, chunk: int = 2**18, dtype: torch.dtype = torch.float64
 ) -> Iterator[Float[Tensor, "_ 4"]]:
-    """The rotations of level k in order, canonical xyzw, at most `chunk` at a time; memory does not grow with k.
-
-    With `through` the grid is turned as by `rotate_grid_to`.
-    """
-    size = grid_size(k)
+    """The rotations of level k in order, canonical xyzw, at most `chunk` at a time."""
     if chunk < 1:
         raise InputError(f"chunk must be at least 1, got {chunk}; the default is {2**18}.")
-    turn = None
-    if through is not None:
-        turn = multiply(inverse(grid_points(torch.tensor(size - 1), k)), as_unit_quat(through, "through"))
+    size = grid_size(k)
     for start in range(0, size, chunk):
-        q = grid_points(torch.arange(start, min(start + chunk, size)), k)
-        yield (q if turn is None else multiply(q, turn)).to(dtype)
-
-
-def rotate_grid_to(q_true: Float[Tensor, "4"], k: int, *, dtype: torch.dtype = torch.float64) -> Float[Tensor, "n 4"]:
-    """The grid turned on the right so that its last rotation is q_true (xyzw), as IPDF is evaluated."""
-    _check_level(k, _MAX_LEVEL_AT_ONCE)
-    return _collect(k, dtype, q_true)
-
-
-def _collect(k: int, dtype: torch.dtype, through: Tensor | None) -> Tensor:
-    grid, start = torch.empty(grid_size(k), 4, dtype=dtype), 0
-    for q in so3_grid_chunks(k, through=through, dtype=dtype):
-        grid[start : start + len(q)] = q
-        start += len(q)
-    return grid
-
-
-# --- its cells --------------------------------------------------------------------------------------------------------
+        yield grid_points(torch.arange(start, min(start + chunk, size)), k, dtype=dtype)
 
 
 def grid_cell_of(q: Float[Tensor, "*batch 4"], k: int) -> Int64[Tensor, "*batch"]:
@@ -141,10 +107,8 @@ def random_in_cell(
 def _check_index(index: Tensor, k: int) -> None:
     size = grid_size(k)
     if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < size):
-        raise InputError(
-            f"cell indices of level {k} must be in [0, {size}), got [{int(index.min())}, {int(index.max())}]; "
-            "check the level."
-        )
+        came = f"[{int(index.min())}, {int(index.max())}]"
+        raise InputError(f"cell indices of level {k} must be in [0, {size}), got {came}; check the level.")
 
 
 def _tilt_step(k: int) -> float:
@@ -155,21 +119,13 @@ def _compose(up: Tensor, down: Tensor, azimuth: Tensor, tilt: Tensor) -> Tensor:
     """The quaternion of $R_x(a) R_z(b) R_x(c)$ from cos^2(b/2), sin^2(b/2), a and c."""
     cosine, sine = up.clamp_min(0).sqrt(), down.clamp_min(0).sqrt()
     total, difference = (azimuth + tilt) / 2, (azimuth - tilt) / 2
-    return canonical(
-        torch.stack(
-            (
-                cosine * torch.sin(total),
-                -sine * torch.sin(difference),
-                sine * torch.cos(difference),
-                cosine * torch.cos(total),
-            ),
-            -1,
-        )
-    )
+    x, w = cosine * torch.sin(total), cosine * torch.cos(total)
+    y, z = -sine * torch.sin(difference), sine * torch.cos(difference)
+    return canonical(torch.stack((x, y, z, w), -1))
 
 
 def _direction(q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """cos^2(b/2), sin^2(b/2) and azimuth of the direction into which q turns e_x."""
+    """cos^2(b/2), sin^2(b/2) and azimuth of the direction to which q takes e_x."""
     x, y, z, w = q.unbind(-1)
     return w.square() + x.square(), y.square() + z.square(), torch.atan2(x, w) + torch.atan2(-y, z)
 
@@ -178,9 +134,6 @@ def _twist(up: Tensor, down: Tensor, azimuth: Tensor, q: Tensor) -> Tensor:
     """Angle about e_x by which q differs from the shortest way from a direction's untilted rotation to its own."""
     seen = multiply(inverse(_compose(up, down, azimuth, torch.zeros_like(azimuth))), q)
     return 2 * torch.atan2(seen[..., 0], seen[..., 3])
-
-
-# --- HEALPix ----------------------------------------------------------------------------------------------------------
 
 
 def _pixel_centre(pixel: Tensor, nside: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,8 +1,8 @@
 r"""Pure maps on rotations.
 
-Quaternions are `xyzw`, unit, and every function takes either sign; every function that returns quaternions returns the
-canonical one, $q_w \geq 0$. Products compose like matrices: `multiply(p, q)` rotates by q first. All functions take any
-leading batch shape, keep dtype and device, and are differentiable.
+Quaternions are `xyzw`, unit, of either sign; returned ones are canonical, $q_w \geq 0$. `multiply(p, q)` rotates by q
+first, like a product of matrices. All functions take any leading batch shape, keep dtype and device, and are
+differentiable.
 """
 
 import math
@@ -24,14 +24,8 @@ _SMALL_SQUARE = 1e-6  # below it three Taylor terms are exact to float64
 Number = TypeVar("Number", float, np.ndarray, Tensor)
 
 
-# --- sign, validation, measures ---------------------------------------------------------------------------------------
-
-
 def canonical(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
-    """The sign of an xyzw quaternion with q_w >= 0; at q_w = 0 the first non-zero of x, y, z is positive.
-
-    Negative zeros become positive ones, so equal rotations of equal magnitude compare equal bit by bit.
-    """
+    """The sign with q_w >= 0, or at q_w = 0 with the first of x, y, z that is not zero positive; zeros are +0."""
     x, y, z, w = q.unbind(-1)
     lead = torch.where(w != 0, w, torch.where(x != 0, x, torch.where(y != 0, y, z)))
     return torch.where((lead < 0).unsqueeze(-1), -q, q) + 0.0  # -0.0 + 0.0 is +0.0
@@ -39,14 +33,12 @@ def canonical(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
 
 def as_unit_quat(q: Any, name: str = "q") -> Float64[Tensor, "*batch 4"]:
     """A user's xyzw quaternions (tensor, array or nested list), checked, normalised in float64 and made canonical."""
-    tensor = _floating(q, name)
+    tensor = _finite(q, name)
     if tensor.ndim < 1 or tensor.shape[-1] != 4:
         raise InputError(
             f"{name} must hold xyzw quaternions on a last axis of 4, got shape {tuple(tensor.shape)}; "
             "matrices go through matrix_to_quat first."
         )
-    if not bool(torch.isfinite(tensor).all()):
-        raise InputError(f"{name} must be finite, got NaN or infinity; drop or mask these rows.")
     norm = torch.linalg.vector_norm(tensor, dim=-1)
     if tensor.numel() and float((norm - 1).abs().max()) > UNIT_TOLERANCE:
         worst = float(norm.flatten()[(norm - 1).abs().argmax()])
@@ -57,11 +49,9 @@ def as_unit_quat(q: Any, name: str = "q") -> Float64[Tensor, "*batch 4"]:
 
 def as_rotation_matrix(R: Any, name: str = "R") -> Float64[Tensor, "*batch 3 3"]:
     """A user's rotation matrices (tensor, array or nested list), checked, then the nearest rotations in float64."""
-    tensor = _floating(R, name)
+    tensor = _finite(R, name)
     if tensor.ndim < 2 or tensor.shape[-2:] != (3, 3):
         raise InputError(f"{name} must hold matrices on last axes 3 x 3, got shape {tuple(tensor.shape)}; reshape it.")
-    if not bool(torch.isfinite(tensor).all()):
-        raise InputError(f"{name} must be finite, got NaN or infinity; drop or mask these rows.")
     if tensor.numel() == 0:
         return tensor
     error = float((tensor.mT @ tensor - torch.eye(3, dtype=tensor.dtype, device=tensor.device)).abs().max())
@@ -76,7 +66,8 @@ def as_rotation_matrix(R: Any, name: str = "R") -> Float64[Tensor, "*batch 3 3"]
     return u @ vh
 
 
-def _floating(value: Any, name: str) -> Tensor:
+def _finite(value: Any, name: str) -> Tensor:
+    """A user's array of finite floating-point numbers in float64."""
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -86,21 +77,17 @@ def _floating(value: Any, name: str) -> Tensor:
         tensor = torch.as_tensor(value, dtype=torch.float64)
     if not tensor.is_floating_point():
         raise InputError(f"{name} must be floating point, got {tensor.dtype}; convert it with .double().")
+    if not bool(torch.isfinite(tensor).all()):
+        raise InputError(f"{name} must be finite, got NaN or infinity; drop or mask these rows.")
     return tensor.double()
 
 
 def convert_log_density(log_p: Number, to: str = "pi2", from_: str = "pi2") -> Number:
-    """Restate a log density for another total volume of the rotations: "pi2" (ours), "1" or "8pi2".
-
-    The uniform distribution is -2.2895, 0 and -4.3689 in them.
-    """
+    """A log density restated for another volume of all rotations: "pi2" (ours), "1" or "8pi2"."""
     for measure in (to, from_):
         if measure not in _LOG_VOLUMES:
             raise InputError(f"measure must be one of {', '.join(_LOG_VOLUMES)}, got {measure!r}; ours is pi2.")
     return log_p + (_LOG_VOLUMES[from_] - _LOG_VOLUMES[to])
-
-
-# --- the group --------------------------------------------------------------------------------------------------------
 
 
 def multiply(p: Float[Tensor, "*#batch 4"], q: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "... 4"]:
@@ -111,28 +98,20 @@ def multiply(p: Float[Tensor, "*#batch 4"], q: Float[Tensor, "*#batch 4"]) -> Fl
 def _hamilton(p: Tensor, q: Tensor) -> Tensor:
     px, py, pz, pw = p.unbind(-1)
     qx, qy, qz, qw = q.unbind(-1)
-    return torch.stack(
-        (
-            pw * qx + px * qw + py * qz - pz * qy,
-            pw * qy - px * qz + py * qw + pz * qx,
-            pw * qz + px * qy - py * qx + pz * qw,
-            pw * qw - px * qx - py * qy - pz * qz,
-        ),
-        -1,
-    )
+    x = pw * qx + px * qw + py * qz - pz * qy
+    y = pw * qy - px * qz + py * qw + pz * qx
+    z = pw * qz + px * qy - py * qx + pz * qw
+    w = pw * qw - px * qx - py * qy - pz * qz
+    return torch.stack((x, y, z, w), -1)
 
 
 def inverse(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
     """The inverse of unit xyzw quaternions, their conjugate."""
-    return canonical(_conjugate(q))
-
-
-def _conjugate(q: Tensor) -> Tensor:
-    return torch.cat((-q[..., :3], q[..., 3:]), -1)
+    return canonical(torch.cat((-q[..., :3], q[..., 3:]), -1))
 
 
 def rotate(q: Float[Tensor, "*#batch 4"], v: Float[Tensor, "*#batch 3"]) -> Float[Tensor, "... 3"]:
-    """Vectors turned by unit xyzw quaternions, $v + 2 q_w (u × v) + 2 u × (u × v)$ with u = q_xyz."""
+    """Vectors rotated by unit xyzw quaternions, $v + 2 q_w (u × v) + 2 u × (u × v)$ with u = q_xyz."""
     u, w = torch.broadcast_tensors(q[..., :3], v)[0], q[..., 3:]
     v = torch.broadcast_to(v, u.shape)
     t = 2 * torch.linalg.cross(u, v, dim=-1)
@@ -144,7 +123,7 @@ def geodesic_angle(q1: Float[Tensor, "*#batch 4"], q2: Float[Tensor, "*#batch 4"
 
     Accurate near 0 and near pi, where arccos is not; its gradients are finite everywhere (zero at q1 = q2).
     """
-    r = _hamilton(_conjugate(q1), q2)
+    r = _hamilton(inverse(q1), q2)
     return 2 * torch.atan2(torch.linalg.vector_norm(r[..., :3], dim=-1), r[..., 3].abs())
 
 
@@ -168,17 +147,14 @@ def chordal_mean(
     return canonical(torch.linalg.eigh(scatter)[1][..., -1].to(q.dtype))
 
 
-# --- matrices and rotation vectors ------------------------------------------------------------------------------------
-
-
 def quat_to_matrix(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
     """Rotation matrices of unit xyzw quaternions."""
     x, y, z, w = q.unbind(-1)
     entries = (
-        1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),
-        2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x),
-        2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y),
-    )  # fmt: skip
+        *(1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        *(2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)),
+        *(2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)),
+    )
     return torch.stack(entries, -1).unflatten(-1, (3, 3))
 
 
@@ -189,11 +165,11 @@ def matrix_to_quat(R: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4"]:
     """
     a, b, c, d, e, f, g, h, i = R.flatten(-2).unbind(-1)
     products = (
-        1 + a - e - i, b + d, c + g, h - f,
-        b + d, 1 - a + e - i, f + h, c - g,
-        c + g, f + h, 1 - a - e + i, d - b,
-        h - f, c - g, d - b, 1 + a + e + i,
-    )  # fmt: skip
+        *(1 + a - e - i, b + d, c + g, h - f),
+        *(b + d, 1 - a + e - i, f + h, c - g),
+        *(c + g, f + h, 1 - a - e + i, d - b),
+        *(h - f, c - g, d - b, 1 + a + e + i),
+    )
     outer = torch.stack(products, -1).unflatten(-1, (4, 4))
     largest = outer.diagonal(dim1=-2, dim2=-1).argmax(-1)
     row = outer.gather(-2, largest[..., None, None].expand(*largest.shape, 1, 4)).squeeze(-2)
@@ -222,9 +198,6 @@ def quat_to_rotvec(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3"]:
     series = 2 / near * (1 - tangent / 3 + tangent**2 / 5)
     s = torch.where(small, 1.0, square).sqrt()
     return v * torch.where(small, series, 2 * torch.atan2(s, w) / s)
-
-
-# --- Euler angles -----------------------------------------------------------------------------------------------------
 
 
 def _axes(convention: str, lengths: tuple[int, ...]) -> tuple[list[int], bool]:
@@ -256,8 +229,8 @@ def euler_to_quat(
     return canonical(q)
 
 
-def quat_to_euler(q: Float[Tensor, "*batch 4"], convention: str, degrees: bool = False) -> Float[Tensor, "*batch 3"]:
-    r"""Euler angles of unit xyzw quaternions in SciPy's notation; in gimbal lock the last angle is zero.
+def quat_to_euler(q: Float[Tensor, "*batch 4"], convention: str) -> Float[Tensor, "*batch 3"]:
+    r"""Euler angles (radians) of unit xyzw quaternions in SciPy's notation; in gimbal lock the last angle is zero.
 
     For intrinsic axes i, j, i and $i × j = ε k$, $q = (c_b \cos s, c_b \sin s, s_b \cos d, ε s_b \sin d)$ along
     1, i, j, k, with s and d half the sum and difference of the outer angles. Axes i, j, k reduce to these by a quarter
@@ -276,17 +249,13 @@ def quat_to_euler(q: Float[Tensor, "*batch 4"], convention: str, degrees: bool =
     first, middle, third = total + difference, 2 * torch.atan2(outer, inner), total - difference
     # Locked, only one of sum and difference is known; the angle written last is zero and the other takes all of it.
     tiny = 4 * torch.finfo(q.dtype).eps
-    for locked, turn, sign in ((outer < tiny, total, 1), (inner < tiny, difference, -1)):
-        first = torch.where(locked, 2 * turn if intrinsic else torch.zeros_like(turn), first)
-        third = torch.where(locked, torch.zeros_like(turn) if intrinsic else sign * 2 * turn, third)
+    for locked, half, sign in ((outer < tiny, total, 1), (inner < tiny, difference, -1)):
+        first = torch.where(locked, 2 * half if intrinsic else 0.0, first)
+        third = torch.where(locked, 0.0 if intrinsic else sign * 2 * half, third)
     if last == k:
         middle, third = middle - math.pi / 2, -parity * third
     angles = torch.stack((first, middle, third) if intrinsic else (third, middle, first), -1)
-    angles = angles - 2 * math.pi * torch.round(angles / (2 * math.pi))
-    return torch.rad2deg(angles) if degrees else angles
-
-
-# --- other people's conventions ---------------------------------------------------------------------------------------
+    return angles - 2 * math.pi * torch.round(angles / (2 * math.pi))
 
 
 def from_wxyz(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
@@ -294,33 +263,12 @@ def from_wxyz(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
     return canonical(q.roll(-1, -1))
 
 
-def to_wxyz(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
-    """Canonical wxyz quaternions of xyzw ones."""
-    return canonical(q).roll(1, -1)
+def opencv_to_opengl(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
+    """Object-to-camera rotations (xyzw) from OpenCV's camera to ours, or back.
 
-
-def opencv_to_opengl(rotation: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Object-to-camera rotations, xyzw (*, 4) or matrices (*, 3, 3), from OpenCV's camera to ours.
-
-    OpenCV's y points down and its z away from the viewer, ours (OpenGL) up and towards:
-    $R_{gl} = diag(1, -1, -1) R_{cv}$. The object's own frame stays.
+    OpenCV's y points down and its z away from the viewer, ours (OpenGL) up and towards: R_gl = diag(1, -1, -1) R_cv.
     """
-    if rotation.ndim >= 1 and rotation.shape[-1] == 4:
-        return multiply(rotation.new_tensor([1, 0, 0, 0]), rotation)
-    if rotation.ndim >= 2 and rotation.shape[-2:] == (3, 3):
-        return rotation.new_tensor([1, -1, -1])[:, None] * rotation
-    raise InputError(
-        f"a rotation must be an xyzw quaternion (*, 4) or a matrix (*, 3, 3), got shape {tuple(rotation.shape)}; "
-        "take the rotation out of a 4 x 4 pose first."
-    )
-
-
-def opengl_to_opencv(rotation: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Object-to-camera rotations, xyzw (*, 4) or matrices (*, 3, 3), from our OpenGL camera to OpenCV's."""
-    return opencv_to_opengl(rotation)  # the flip is its own inverse
-
-
-# --- randomness -------------------------------------------------------------------------------------------------------
+    return multiply(q.new_tensor([1, 0, 0, 0]), q)
 
 
 def random_quat(
@@ -330,10 +278,7 @@ def random_quat(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "*shape 4"]:
-    """Canonical xyzw quaternions uniform on SO(3) (Haar).
-
-    Drawn in float64 on the generator's device, so that a seed gives the same rotations in every dtype.
-    """
+    """Canonical xyzw quaternions uniform on SO(3), drawn in float64: a seed gives the same in every dtype."""
     source = generator.device if generator is not None else "cpu"
     q = torch.randn(*shape, 4, generator=generator, dtype=torch.float64, device=source)
     return canonical((q / torch.linalg.vector_norm(q, dim=-1, keepdim=True)).to(dtype).to(device or source))

@@ -1,4 +1,4 @@
-"""Symmetries of objects: the rotations R and R g look alike for every g of the object's group.
+"""Symmetries of objects: R and R g look the same for every g of the object's group.
 
 Groups act on the object's side, in its own frame, and so know nothing about cameras.
 """
@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import (
     as_rotation_matrix,
     as_unit_quat,
-    canonical,
     geodesic_angle,
     inverse,
     matrix_to_quat,
@@ -28,31 +27,33 @@ from aquamam.geometry.rotations import (
 )
 
 MAX_ORDER = 360  # of the discrete elements
-SAME = math.radians(0.2)  # closer elements are one: files round, and 360 turns about one axis are a degree apart
-Vector = Sequence[float | int] | np.ndarray | Tensor  # three numbers of any length but zero
+SAME = math.radians(0.2)  # closer elements are one: files round, and 360 rotations about one axis are a degree apart
+IDENTITY = torch.tensor([[0, 0, 0, 1]], dtype=torch.float64)
+ORIGIN = torch.zeros(3, dtype=torch.float64)
+Vector = Sequence[float | int] | np.ndarray | Tensor  # three numbers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SymmetryGroup:
-    """Discrete elements (xyzw, the identity first) and perhaps a continuous axis about which every angle looks alike.
+    """Discrete elements (xyzw, the identity first) and perhaps a continuous axis: every angle about it looks the same.
 
     With an axis the elements stand for whole cosets: the identity alone (a cone), or it and a flip (a cylinder).
     """
 
     elements: Float64[Tensor, "g 4"]
     axis: Float64[Tensor, "3"] | None = None
+    offset: Float64[Tensor, "3"] = ORIGIN  # a point that the symmetries fix, in the mesh's units
 
     def __post_init__(self) -> None:
         elements = as_unit_quat(self.elements, "elements")
         axis = None if self.axis is None else _unit(self.axis, "axis")
         if axis is not None:
             elements = _cosets(elements, axis)
-        identity = elements.new_tensor([0, 0, 0, 1])
-        distance = geodesic_angle(elements, identity)
+        distance = geodesic_angle(elements, IDENTITY)
         if not len(elements) or float(distance.min()) > SAME:
             raise InputError("a symmetry group must contain the identity, got none; add the quaternion [0, 0, 0, 1].")
         first = int(distance.argmin())
-        elements = torch.cat((identity[None], elements[:first], elements[first + 1 :]))
+        elements = torch.cat((IDENTITY, elements[:first], elements[first + 1 :]))
         if axis is None:
             _check_group(elements)
         object.__setattr__(self, "elements", elements)
@@ -63,23 +64,17 @@ class SymmetryGroup:
         """Number of elements, infinite with a continuous axis."""
         return math.inf if self.axis is not None else len(self.elements)
 
-    # --- what it is for -----------------------------------------------------------------------------------------------
-
     def equivalents(self, q: Float[Tensor, "*batch 4"], count: int = 360) -> Float[Tensor, "*batch e 4"]:
-        """Every rotation that looks like q (xyzw), q itself first.
-
-        With a continuous axis, `count` evenly spaced turns about it for each discrete element.
-        """
+        """Every rotation that looks like q (xyzw), q itself first; of a continuous axis `count` evenly spaced angles."""
         group = self.elements
         if self.axis is not None:
             if count < 1:
                 raise InputError(f"count must be at least 1, got {count}; 360 samples every degree.")
-            turns = torch.arange(count, dtype=torch.float64) * (2 * math.pi / count)
-            group = multiply(group[:, None], rotvec_to_quat(turns[:, None] * self.axis)).flatten(0, 1)
+            group = multiply(group[:, None], _about(self.axis, count)).flatten(0, 1)
         return multiply(q.unsqueeze(-2), group.to(q))
 
     def element(self, u: Float[Tensor, "*batch 2"]) -> Float64[Tensor, "*batch 4"]:
-        """A uniformly random element (xyzw) from two uniform numbers in [0, 1): one picks the coset, one the turn."""
+        """A uniformly random element (xyzw) from two uniform numbers in [0, 1): one picks the coset, one the angle."""
         u = u.double()
         g = self.elements.to(u.device)[(u[..., 0] * len(self.elements)).long()]
         if self.axis is not None:
@@ -89,21 +84,20 @@ class SymmetryGroup:
     def distance(self, q1: Float[Tensor, "*#batch 4"], q2: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "..."]:
         r"""Smallest geodesic angle from $q_1 g$ to $q_2$ (xyzw) over the whole group, in radians.
 
-        With $h = g^{-1} q_1^{-1} q_2 = (v, w)$ and an axis a, the best turn leaves
-        $2 atan2(|v - (v·a) a|, |(v·a, w)|)$.
+        With $h = g^{-1} q_1^{-1} q_2 = (v, w)$ and an axis a, the best angle leaves $2 atan2(|v - (v·a) a|, |(v·a, w)|)$.
         """
         return self._angles(self._left_over(q1, q2)).amin(-1)
 
     def nearest(self, q: Float[Tensor, "*#batch 4"], reference: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "... 4"]:
-        """Of the rotations that look like q the one nearest to the reference (xyzw), so that tracks do not jump."""
+        """Of the rotations that look like q the one nearest to the reference (xyzw)."""
         left = self._left_over(q, reference)
         best = self._angles(left).argmin(-1)
         g = self.elements.to(left)[best]
         if self.axis is not None:
             h = left.gather(-2, best[..., None, None].expand(*best.shape, 1, 4)).squeeze(-2)
             axis = self.axis.to(h)
-            turn = 2 * torch.atan2(h[..., :3] @ axis, h[..., 3])
-            g = multiply(g, rotvec_to_quat(turn.unsqueeze(-1) * axis))
+            angle = 2 * torch.atan2(h[..., :3] @ axis, h[..., 3])
+            g = multiply(g, rotvec_to_quat(angle.unsqueeze(-1) * axis))
         return multiply(q, g)
 
     def _left_over(self, q1: Tensor, q2: Tensor) -> Tensor:
@@ -120,16 +114,16 @@ class SymmetryGroup:
         return 2 * torch.atan2(torch.linalg.vector_norm(v, dim=-1), torch.linalg.vector_norm(w, dim=-1))
 
     def conjugated(self, q: Float[Tensor, "4"]) -> "SymmetryGroup":
-        """The group of the same object in a frame turned by q (xyzw): x_new = q x_old, and so g_new = q g q^-1."""
+        """The group of the same object in a frame rotated by q (xyzw): x_new = q x_old, and so g_new = q g q^-1."""
         q = as_unit_quat(q)
         elements = multiply(multiply(q, self.elements), inverse(q))
-        return SymmetryGroup(elements=elements, axis=None if self.axis is None else rotate(q, self.axis))
-
-    # --- files --------------------------------------------------------------------------------------------------------
+        axis = None if self.axis is None else rotate(q, self.axis)
+        return SymmetryGroup(elements=elements, axis=axis, offset=rotate(q, self.offset))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists for JSON."""
-        return {"elements": self.elements.tolist(), "axis": None if self.axis is None else self.axis.tolist()}
+        data = {"elements": self.elements.tolist(), "axis": None if self.axis is None else self.axis.tolist()}
+        return {**data, "offset": self.offset.tolist()} if self.offset.any() else data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "SymmetryGroup":
@@ -138,11 +132,12 @@ class SymmetryGroup:
             raise InputError(f'a symmetry must be a dictionary with "elements" and perhaps "axis", got {data!r:.60}.')
         axis = data.get("axis")
         elements = as_unit_quat(data["elements"], "elements")
-        return cls(elements=elements, axis=None if axis is None else _unit(axis, "axis"))
+        offset = _vector(data.get("offset", ORIGIN), "offset")
+        return cls(elements=elements, axis=None if axis is None else _unit(axis, "axis"), offset=offset)
 
-    def to_bop(self, center: Sequence[float | int] = (0.0, 0.0, 0.0)) -> dict[str, Any]:
-        """The symmetry entries of an object in BOP's models_info.json, for turns about `center` (in millimetres)."""
-        point = torch.tensor(center, dtype=torch.float64)
+    def to_bop(self, offset: Vector | None = None) -> dict[str, Any]:
+        """The symmetry entries of an object in BOP's models_info.json, about the group's offset or another one."""
+        point = self.offset if offset is None else _vector(offset, "offset")
         poses = torch.eye(4, dtype=torch.float64).repeat(len(self.elements) - 1, 1, 1)
         poses[:, :3, :3] = quat_to_matrix(self.elements[1:])
         poses[:, :3, 3] = point - poses[:, :3, :3] @ point
@@ -155,12 +150,11 @@ class SymmetryGroup:
 
     @classmethod
     def from_bop(cls, info: Mapping[str, Any]) -> "SymmetryGroup":
-        """The rotations of an object's entry in BOP's models_info.json; offsets and translations are dropped.
-
-        The listed symmetries are completed to the group that they generate.
-        """
+        """The group that an object's entry in BOP's models_info.json generates, about the point that its motions fix."""
         try:
-            axes = [_unit(entry["axis"], "axis") for entry in info.get("symmetries_continuous", [])]
+            lines = info.get("symmetries_continuous", [])
+            axes = [_unit(line["axis"], "axis") for line in lines]
+            points = [_vector(line.get("offset", ORIGIN), "offset") for line in lines]
             poses = [torch.tensor(pose, dtype=torch.float64).view(4, 4) for pose in info.get("symmetries_discrete", [])]
         except (AttributeError, KeyError, TypeError, RuntimeError) as error:
             raise InputError(
@@ -173,20 +167,27 @@ class SymmetryGroup:
                 "an object can have one continuous axis, got two or more that differ, which make it a sphere; "
                 "a sphere has no orientation to learn."
             )
-        if not poses:
-            return cls(elements=_identity(), axis=axis)
-        R = as_rotation_matrix(torch.stack(poses)[:, :3, :3], "symmetries_discrete")
-        return cls.generated(matrix_to_quat(R), axis=axis)
-
-    # --- groups by name -----------------------------------------------------------------------------------------------
+        motions = torch.stack(poses) if poses else torch.zeros(0, 4, 4, dtype=torch.float64)
+        R = as_rotation_matrix(motions[:, :3, :3], "symmetries_discrete")
+        # the fixed point nearest to the axis's own point: (1 - R) x = t, and x on the axis
+        eye, start = torch.eye(3, dtype=torch.float64), points[0] if points else ORIGIN
+        across = 0 * eye if axis is None else eye - torch.outer(axis, axis)
+        A, t = (
+            torch.cat((across[None], eye - R)).flatten(0, 1),
+            torch.cat((across @ start, motions[:, :3, 3].flatten())),
+        )
+        offset = start + torch.linalg.pinv(A, rtol=1e-6) @ (t - A @ start)
+        return cls.generated(matrix_to_quat(R), axis=axis, offset=offset)
 
     @classmethod
-    def generated(cls, generators: Float[Tensor, "n 4"], axis: Vector | None = None) -> "SymmetryGroup":
-        """The smallest group that contains these rotations (xyzw) and every turn about the axis."""
-        steps, line = as_unit_quat(generators, "generators"), None if axis is None else _unit(axis, "axis")
-        if line is not None:
-            return cls(elements=torch.cat((_identity(), steps)), axis=line)
-        elements, start = _identity(), 0
+    def generated(
+        cls, generators: Float[Tensor, "n 4"], axis: Vector | None = None, offset: Float64[Tensor, "3"] = ORIGIN
+    ) -> "SymmetryGroup":
+        """The smallest group that contains these rotations (xyzw) and every rotation about the axis."""
+        steps = as_unit_quat(generators, "generators")
+        if axis is not None:
+            return cls(elements=torch.cat((IDENTITY, steps)), axis=_unit(axis, "axis"), offset=offset)
+        elements, start = IDENTITY, 0
         while start < len(elements):  # multiply the newest elements until nothing new appears
             products = multiply(elements[start:, None], steps).flatten(0, 1)
             start = len(elements)
@@ -196,97 +197,97 @@ class SymmetryGroup:
                 new = new[~_matches(new, new[:1]).any(-1)]
                 if len(elements) > MAX_ORDER:
                     raise InputError(
-                        f"symmetries must generate at most {MAX_ORDER} rotations, got more; write turns about a line "
-                        "as a continuous axis, and give angles to 0.01 degrees."
+                        f"symmetries must generate at most {MAX_ORDER} rotations, got more; write those about a line as "
+                        "a continuous axis, and give angles to 0.01 degrees."
                     )
-        return cls(elements=elements)
+        return cls(elements=elements, offset=offset)
 
     @classmethod
     def trivial(cls) -> "SymmetryGroup":
         """No symmetry."""
-        return cls(elements=_identity())
+        return cls(elements=IDENTITY)
 
     @classmethod
     def cyclic(cls, n: int, axis: Vector = (0.0, 0.0, 1.0)) -> "SymmetryGroup":
-        """The n turns by multiples of 360 / n degrees about an axis."""
+        """The n rotations by multiples of 360 / n degrees about an axis."""
         if not 1 <= n <= MAX_ORDER:
             raise InputError(f"n must be from 1 to {MAX_ORDER}, got {n}; use revolution for a continuous axis.")
-        turns = torch.arange(n, dtype=torch.float64) * (2 * math.pi / n)
-        return cls(elements=rotvec_to_quat(turns[:, None] * _unit(axis, "axis")))
+        return cls(elements=_about(axis, n))
 
     @classmethod
     def dihedral(cls, n: int, axis: Vector = (0.0, 0.0, 1.0), secondary: Vector = (1.0, 0.0, 0.0)) -> "SymmetryGroup":
-        """The 2n turns of an n-sided prism: cyclic(n, axis), and half turns about n lines, `secondary` among them."""
+        """The 2n rotations of an n-sided prism: cyclic(n, axis), and half turns about n lines, `secondary` among them."""
         if not 1 <= n <= MAX_ORDER // 2:
             raise InputError(f"n must be from 1 to {MAX_ORDER // 2}, got {n}; use revolution for a continuous axis.")
-        main, second = _unit(axis, "axis"), _unit(secondary, "secondary")
-        if abs(float(main @ second)) > SAME:
-            raise InputError(f"secondary must be perpendicular to axis, got cosine {float(main @ second):.3g}.")
-        turns = cls.cyclic(n, axis).elements
-        return cls(elements=torch.cat((turns, multiply(turns, torch.cat((second, second.new_zeros(1)))))))
+        cosine = float(_unit(axis, "axis") @ _unit(secondary, "secondary"))
+        if abs(cosine) > SAME:
+            raise InputError(f"secondary must be perpendicular to axis, got cosine {cosine:.3g}.")
+        elements = _about(axis, n)
+        return cls(elements=torch.cat((elements, multiply(elements, _about(secondary, 2)[1]))))
 
     @classmethod
     def tetrahedral(cls) -> "SymmetryGroup":
-        """The 12 turns of a tetrahedron with vertices (1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)."""
-        return cls.generated(_turns((2, (0, 0, 1)), (3, (1, 1, 1))))
+        """The 12 rotations of a tetrahedron with vertices (1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)."""
+        return cls.generated(torch.stack((_about((0, 0, 1), 2)[1], _about((1, 1, 1), 3)[1])))
 
     @classmethod
     def octahedral(cls) -> "SymmetryGroup":
-        """The 24 turns of a cube or octahedron along the axes."""
-        return cls.generated(_turns((4, (0, 0, 1)), (3, (1, 1, 1))))
+        """The 24 rotations of a cube or octahedron along the axes."""
+        return cls.generated(torch.stack((_about((0, 0, 1), 4)[1], _about((1, 1, 1), 3)[1])))
 
     @classmethod
     def icosahedral(cls) -> "SymmetryGroup":
-        """The 60 turns of an icosahedron whose vertices are the cyclic permutations of (0, ±1, ±(1 + sqrt 5) / 2)."""
-        return cls.generated(_turns((5, (0, 1, (1 + math.sqrt(5)) / 2)), (3, (1, 1, 1))))
+        """The 60 rotations of an icosahedron with vertices at the cyclic permutations of (0, ±1, ±(1 + sqrt 5) / 2)."""
+        return cls.generated(torch.stack((_about((0, 1, (1 + math.sqrt(5)) / 2), 5)[1], _about((1, 1, 1), 3)[1])))
 
     @classmethod
     def revolution(cls, axis: Vector = (0.0, 0.0, 1.0), flip: bool = False) -> "SymmetryGroup":
-        """Every turn about an axis (a cone), and with `flip` the half turns that reverse it too (a cylinder)."""
+        """Every rotation about an axis (a cone), and with `flip` the half turns that reverse it too (a cylinder)."""
         line = _unit(axis, "axis")
         across = torch.linalg.cross(line, torch.eye(3, dtype=torch.float64)[line.abs().argmin()])
-        half_turn = torch.cat((across / across.norm(), across.new_zeros(1)))[None]
-        return cls(elements=torch.cat((_identity(), half_turn)) if flip else _identity(), axis=line)
-
-
-def _identity() -> Tensor:
-    return torch.tensor([[0, 0, 0, 1]], dtype=torch.float64)
-
-
-def _turns(*turns: tuple[int, Vector]) -> Tensor:
-    """One n-th of a turn about each axis."""
-    return rotvec_to_quat(torch.stack([2 * math.pi / n * _unit(axis, "axis") for n, axis in turns]))
+        return cls(elements=_about(across, 2) if flip else IDENTITY, axis=line)
 
 
 def told_symmetry(info: Mapping[str, Any]) -> SymmetryGroup | None:
-    """The group that the description of a fitted part's checkpoint tells; None if it tells none, or that there is no symmetry."""
+    """The group in a fitted part's description; None if there is none, or no symmetry."""
     told = info.get("symmetries")
     data = told.get("group") if isinstance(told, Mapping) else None
     group = None if data is None else SymmetryGroup.from_dict(data)
     return None if group is None or group.order == 1 else group
 
 
-def _unit(vector: Any, name: str) -> Tensor:
+def _about(axis: Vector, n: int) -> Float64[Tensor, "n 4"]:
+    """The rotations by multiples of 360 / n degrees about an axis, xyzw."""
+    angles = torch.arange(n, dtype=torch.float64) * (2 * math.pi / n)
+    return rotvec_to_quat(angles[:, None] * _unit(axis, "axis"))
+
+
+def _vector(vector: Any, name: str) -> Float64[Tensor, "3"]:
     try:
         v = torch.as_tensor(vector, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be three numbers, got {vector!r:.60}; for example [0, 0, 1].") from error
-    if v.shape != (3,) or not bool(torch.isfinite(v).all()) or float(v.norm()) < 1e-6:
-        raise InputError(f"{name} must be three finite numbers, not all zero, got {v.tolist()}; for example [0, 0, 1].")
+    if v.shape != (3,) or not bool(torch.isfinite(v).all()):
+        raise InputError(f"{name} must be three finite numbers, got {v.tolist()!r:.60}; for example [0, 0, 1].")
+    return v
+
+
+def _unit(vector: Any, name: str) -> Float64[Tensor, "3"]:
+    v = _vector(vector, name)
+    if float(v.norm()) < 1e-6:
+        raise InputError(f"{name} must be three numbers, not all zero, got {v.tolist()}; for example [0, 0, 1].")
     return v / v.norm()
 
 
 def _cosets(elements: Tensor, axis: Tensor) -> Tensor:
     """The identity, and one flip of the axis if there is any."""
     along = rotate(elements, axis) @ axis
-    tilted = along.abs() < math.cos(SAME)
-    if bool(tilted.any()):
+    if bool((along.abs() < math.cos(SAME)).any()):
         raise InputError(
             "symmetries beside a continuous axis must keep or reverse it, got one that tilts it, which makes a sphere; "
             "a sphere has no orientation to learn."
         )
-    flip = elements[along < 0][:1]
-    return torch.cat((_identity(), canonical(flip)))
+    return torch.cat((IDENTITY, elements[along < 0][:1]))
 
 
 def _check_group(elements: Tensor) -> None:
@@ -301,6 +302,6 @@ def _check_group(elements: Tensor) -> None:
             )
 
 
-def _matches(p: Tensor, q: Tensor) -> Tensor:
+def _matches(p: Tensor, q: Tensor) -> Bool[Tensor, "p q"]:
     """Which of the rotations p (rows) and q (columns) are the same."""
     return (p @ q.mT).abs() > math.cos(SAME / 2)

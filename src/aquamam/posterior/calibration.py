@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -23,29 +23,28 @@ class ConformalScores:
     edges: tuple[float, ...] = ()  # between the groups, in nats of entropy
 
     def mass(self, level: float, spread: Float[Tensor, "batch"]) -> Float[Tensor, "batch"]:
-        """The share of the posterior to take so that the truth is held with this probability; 1 where too few were held out."""
+        """The share of the posterior that holds the truth with this probability; 1 where too few were held out."""
         masses = torch.tensor([quantile(group, level) for group in self.scores], dtype=torch.float64)
         edges = torch.tensor(self.edges, dtype=torch.float64)
         return masses[torch.searchsorted(edges, spread.double().cpu().contiguous())].to(spread.device)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
-        return {"samples": self.samples, "scores": [list(group) for group in self.scores], "edges": list(self.edges)}
+        return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "ConformalScores":
+    def from_dict(cls, data: Mapping[str, Any]) -> "ConformalScores":
         """The inverse of `to_dict`."""
         try:
             scores = tuple(tuple(float(score) for score in group) for group in data["scores"])
             found = cls(samples=int(data["samples"]), scores=scores, edges=tuple(map(float, data.get("edges", ()))))
+            if found.samples < 1 or len(found.edges) != len(scores) - 1:
+                raise ValueError("there must be one edge less than groups")
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"conformal scores must hold samples, scores and edges, got {data!r:.60}; calibrate the model again."
+                f"conformal scores must hold samples, scores in groups and the edges between them, got {data!r:.60}; "
+                "calibrate the model again."
             ) from error
-        if found.samples < 1 or not scores or len(found.edges) != len(scores) - 1:
-            raise InputError(
-                "conformal scores must have one edge less than groups of scores; calibrate the model again."
-            )
         return found
 
 
@@ -72,15 +71,14 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
-        scores = None if self.scores is None else self.scores.to_dict()
-        return {"temperatures": list(self.temperatures), "floor": self.floor, "scores": scores}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Calibration":
         """The inverse of `to_dict`."""
         try:
-            temperatures, floor = tuple(map(float, data.get("temperatures", ()))), float(data.get("floor", 0))
+            temperatures = tuple(map(float, data.get("temperatures", ())))
+            floor, scores = float(data.get("floor", 0)), data.get("scores")
         except (AttributeError, TypeError, ValueError) as error:
             raise InputError(f"a calibration must hold temperatures, floor and scores, got {data!r:.60}.") from error
-        scores = data.get("scores")
         return cls(temperatures=temperatures, floor=floor, scores=scores and ConformalScores.from_dict(scores))

@@ -1,8 +1,8 @@
 """Posteriors: distributions over rotations as `torch.distributions`, with no network inside.
 
 `RotationDistribution` is the interface that every model of the package returns; AQuaMaM's is in `sentences`. What is
-known besides the network's answer is added by distributions that wrap distributions: `Calibrated` here, `EqualViews`
-in `equal_views`.
+known besides the network's answer is added by distributions that wrap distributions: `Calibrated` here, `EqualViews` in
+`equal_views`.
 """
 
 import copy
@@ -21,41 +21,48 @@ from aquamam.posterior.regions import Estimate, Region, find_region
 
 # Largest working set of one chunk of rotations, in floats: about the size of a last-level cache times a few.
 CHUNK_FLOATS = 16_000_000
+Images = Int64[Tensor, "some"] | slice  # some images of a batch
 
 
 def even_chunks(count: int, at_most: int) -> list[int]:
-    """Sizes of as few chunks as will do, equal within one: a small last one would keep a matrix product from its full
-    rate.
-    """
+    """Sizes of as few chunks as will do, equal within one: a small last one would waste a matrix product."""
     parts = max(1, -(-count // at_most))
     return [(count + part) // parts for part in range(parts)]
 
 
+def least_expected_error(q: Float[Tensor, "samples *batch 4"]) -> Float[Tensor, "*batch 4"]:
+    """Of an image's samples the one whose mean geodesic angle to all of them is smallest."""
+    if len(q) == 0:
+        raise InputError("the sample of least expected error needs at least one sample, got none; 256 is usual.")
+    each = q.reshape(len(q), -1, 4).transpose(0, 1)  # (images, samples, 4)
+    # |p · q| orders pairs as the angle does and is one matrix product; what acos loses near zero is under 0.1 degrees
+    best = torch.acos((each @ each.mT).abs().clamp_max(1)).mean(-1).argmin(-1)
+    return each[torch.arange(len(each), device=q.device), best].reshape(q.shape[1:])
+
+
 class TopK(NamedTuple):
-    """The best sentences: quaternions (xyzw) and the log-probabilities of their cells, best first."""
+    """The best cells: quaternions (xyzw) and the log-probabilities of the cells, best first."""
 
     quaternions: Float[Tensor, "k *batch 4"]
     log_probs: Float[Tensor, "k *batch"]
 
 
 class RotationDistribution(Distribution):
-    """A batch of distributions over rotations: quaternions xyzw of either sign, log densities with respect to volume
-    pi^2.
+    """A batch of distributions over rotations: quaternions xyzw of either sign, log densities for volume pi^2.
 
-    A subclass tells `_log_prob`, `_sample` and `_mode` for quaternions laid out as (rotations, batch, 4); shapes,
-    signs, validation, measures, chunks and estimates are settled here.
+    A subclass tells `_log_prob`, `_sample`, `_mode` and `_some` for quaternions laid out as (rotations, batch, 4), and
+    with discrete cells `_topk` and `_cell`; shapes, signs, validation, measures, chunks and estimates are settled here.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.independent(constraints.real, 1)
     has_rsample = False
 
-    def __init__(self, batch: int, *, ceiling: float = float("inf")):
+    def __init__(self, batch: int, *, ceiling: float = math.inf, row_floats: int = 1024):
         self._batch = batch  # images behind the distribution; batch_shape may be an expanded view of them
         self.ceiling = ceiling  # the largest log density that it can express
+        self.row_floats = row_floats  # rough size of the work on one rotation of one image
         super().__init__(torch.Size([batch]), torch.Size([4]), validate_args=False)
-
-    # What a subclass tells.
 
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         raise NotImplementedError(f"{type(self).__name__} must define _log_prob.")
@@ -66,25 +73,22 @@ class RotationDistribution(Distribution):
     def _mode(self) -> Float[Tensor, "batch 4"]:
         raise NotImplementedError(f"{type(self).__name__} must define _mode.")
 
-    def _topk(self, k: int) -> TopK:
-        raise InputError(
-            f"topk needs a model with discrete cells, and {type(self).__name__} has none; draw samples instead."
-        )
-
-    def _some(self, images: Int64[Tensor, "some"] | slice) -> "RotationDistribution":
+    def _some(self, images: Images) -> "RotationDistribution":
         """The distributions of some of the images."""
         raise NotImplementedError(f"{type(self).__name__} must define _some.")
+
+    def _topk(self, k: int) -> TopK:
+        name = type(self.unwrapped).__name__
+        raise InputError(f"topk needs a model with discrete cells, and {name} has none; draw samples instead.")
+
+    def _cell(self, q: Float[Tensor, "*batch 4"]) -> tuple[Int64[Tensor, "*batch code"], Float[Tensor, "*batch"]]:
+        """The cell of each rotation, and the log density there if the cell had all probability."""
+        raise NotImplementedError(f"{type(self).__name__} has no cells.")
 
     @property
     def unwrapped(self) -> "RotationDistribution":
         """The network's own distribution, without what wraps it."""
         return self
-
-    def _rotations_per_chunk(self) -> int:
-        """How many rotations an image to work on at once."""
-        return max(1, CHUNK_FLOATS // (1024 * max(self._batch, 1)))
-
-    # What everyone uses.
 
     def log_prob(self, value: Tensor, measure: str = "pi2") -> Tensor:
         """Log density of unit quaternions (xyzw, either sign), shape (*sample, *batch, 4) -> (*sample, *batch).
@@ -100,39 +104,31 @@ class RotationDistribution(Distribution):
         sample_shape = torch.Size((sample_shape,) if isinstance(sample_shape, int) else sample_shape)
         if any(n < 0 for n in sample_shape):
             raise InputError(f"sample shapes must not be negative, got {tuple(sample_shape)}.")
-        copies = self._copies()
         with torch.no_grad():
-            q = self._sample(sample_shape.numel() * copies, generator)
+            q = self._sample(sample_shape.numel() * self._copies, generator)
         return q.reshape(self._extended_shape(sample_shape))
 
     @property
     def mode(self) -> Tensor:
         """The prediction, shape (*batch, 4), xyzw."""
         with torch.no_grad():
-            mode = self._mode()
-        return mode.expand(*self.batch_shape, 4) if self.batch_shape else mode[0]
+            return self._mode().expand(*self.batch_shape, 4)
 
     def predict(
         self, strategy: str = "greedy", *, samples: int = 256, generator: torch.Generator | None = None
     ) -> Tensor:
-        """One rotation for each image, shape (*batch, 4): the greedy sentence (the paper's), the best of a beam of
-        16, or the sample with the least expected geodesic error under the posterior ("expected")."""
+        """One rotation for each image, shape (*batch, 4): the greedy sentence (the paper's), the best of a beam of 16,
+        or the sample with the least expected geodesic error under the posterior ("expected")."""
         if strategy == "greedy":
             return self.mode
         if strategy == "beam":
             return self.topk(16).quaternions[0]
         if strategy == "expected":
-            return self.least_expected_error(samples, generator=generator)
+            return least_expected_error(self.sample((samples,), generator=generator))
         raise InputError(f"strategy must be greedy, beam or expected, got {strategy!r}.")
 
-    def least_expected_error(self, samples: int = 256, *, generator: torch.Generator | None = None) -> Tensor:
-        """The sample whose mean geodesic angle to the other samples is smallest, shape (*batch, 4)."""
-        if samples < 1:
-            raise InputError(f"samples must be at least 1, got {samples}; 256 is the default.")
-        return least_expected_error(self.sample((samples,), generator=generator))
-
     def topk(self, k: int) -> TopK:
-        """The k most probable sentences that a beam of width k finds, with the log-probabilities of their cells."""
+        """The k most probable cells that a beam of width k finds, with their log-probabilities."""
         if k < 1:
             raise InputError(f"k must be a positive whole number, got {k}.")
         with torch.no_grad():
@@ -150,63 +146,58 @@ class RotationDistribution(Distribution):
         return Estimate(surprise.mean(0), surprise.std(0) / samples**0.5)
 
     def region(self, level: float = 0.9, **options: Any) -> Region:
-        """The highest-density regions that hold this share of the posterior; `regions.find_region` lists the options."""
+        """The highest-density regions that hold this share of the posterior; options of `regions.find_region`."""
         return find_region(self, level, **options)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "RotationDistribution":
         """A view with a larger batch shape; nothing is copied."""
-        batch_shape = torch.Size(batch_shape)
         torch.empty(self.batch_shape).expand(batch_shape)  # raises what torch raises when shapes do not fit
-        new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        new._batch_shape = batch_shape
+        new = copy.copy(self)
+        new._batch_shape = torch.Size(batch_shape)
         return new
 
-    def _in_chunks(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
-        """`_log_prob` of as many rotations at once as fit."""
-        sizes = even_chunks(len(q), self._rotations_per_chunk())
-        if len(sizes) == 1:
-            return self._log_prob(q)
-        return torch.cat([self._log_prob(part) for part in q.split(sizes)])
-
+    @property
     def _copies(self) -> int:
         """How often each image occurs in an expanded view."""
         return self.batch_shape.numel() // self._batch if self._batch else 1
 
-    def _flatten(self, value: Tensor) -> tuple[Tensor, torch.Size]:
+    def _chunks(self, count: int) -> list[int]:
+        """Numbers of rotations to work on at once."""
+        return even_chunks(count, max(1, CHUNK_FLOATS // (self.row_floats * max(self._batch, 1))))
+
+    def _in_chunks(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+        parts = [self._log_prob(part) for part in q.split(self._chunks(len(q)))]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _flatten(self, value: Tensor) -> tuple[Float[Tensor, "rotations batch 4"], torch.Size]:
+        """Checked quaternions in the layout of `_log_prob`, and their sample shape."""
         if value.shape[-1:] != (4,):
             raise InputError(f"quaternions are xyzw along a last axis of 4, got shape {tuple(value.shape)}.")
         shape, batch_shape = value.shape[:-1], self.batch_shape
-        if not _broadcastable(shape, batch_shape):
-            raise InputError(
-                f"quaternions must have shape (*sample, *batch, 4) with batch {tuple(batch_shape)}, got {tuple(value.shape)}; "
-                "for many rotations of each image try q[:, None, :]."
-            )
         # not torch.broadcast_shapes, which imports sympy: a fifth of the start-up of a prediction
+        if not all(x in (1, y) for x, y in zip(reversed(shape), reversed(batch_shape))):
+            raise InputError(
+                f"quaternions must have shape (*sample, *batch, 4) with batch {tuple(batch_shape)}, got "
+                f"{tuple(value.shape)}; for many rotations of each image try q[:, None, :]."
+            )
         sample_shape = shape[: max(0, len(shape) - len(batch_shape))]
         q = as_unit_quat(value).expand(*sample_shape, *batch_shape, 4)
-        if self._batch == 0:
-            return q.reshape(sample_shape.numel(), 0, 4), sample_shape
         # the images are the last axis of the batch shape, or there is one image: either way this is the layout
-        return q.reshape(-1, self._batch, 4), sample_shape
-
-
-def _broadcastable(a: torch.Size, b: torch.Size) -> bool:
-    """Whether quaternions of shape a fit a batch of shape b: a may lack or repeat batch axes, never add to them."""
-    return all(x == y or x == 1 for x, y in zip(reversed(a), reversed(b)))
+        return q.reshape(sample_shape.numel() * self._copies, self._batch, 4), sample_shape
 
 
 class Wrapped(RotationDistribution):
     """A distribution made from another one, which it asks for whatever it does not change."""
 
     def __init__(self, inner: RotationDistribution):
-        super().__init__(inner._batch, ceiling=inner.ceiling)
+        super().__init__(inner._batch, ceiling=inner.ceiling, row_floats=inner.row_floats)
         self.inner = inner
 
     def around(self, inner: RotationDistribution) -> "Wrapped":
         """The same wrapping of another distribution."""
         new = copy.copy(self)
         new.inner, new._batch, new._batch_shape = inner, inner._batch, inner.batch_shape
+        new.row_floats = inner.row_floats
         return new
 
     @property
@@ -222,21 +213,21 @@ class Wrapped(RotationDistribution):
     def _mode(self) -> Float[Tensor, "batch 4"]:
         return self.inner._mode()
 
-    def _some(self, images: Int64[Tensor, "some"] | slice) -> RotationDistribution:
+    def _some(self, images: Images) -> RotationDistribution:
         return self.around(self.inner._some(images))
-
-    def _rotations_per_chunk(self) -> int:
-        return self.inner._rotations_per_chunk()
 
     def _topk(self, k: int) -> TopK:
         return self.inner._topk(k)
+
+    def _cell(self, q: Float[Tensor, "*batch 4"]) -> tuple[Int64[Tensor, "*batch code"], Float[Tensor, "*batch"]]:
+        return self.inner._cell(q)
 
 
 class Calibrated(Wrapped):
     r"""A posterior with what its model's held-out images say about it.
 
-    A floor, $p = (1 - \epsilon) p_{inner} + \epsilon / \pi^2$: no rotation is impossible, however sure the network
-    is. And conformal scores, by which `region` holds the truth as often as it says.
+    A floor, $p = (1 - \epsilon) p_{inner} + \epsilon / \pi^2$: no rotation is impossible, however sure the network is.
+    And conformal scores, by which `region` holds the truth as often as it says.
     """
 
     def __init__(self, inner: RotationDistribution, calibration: Calibration):
@@ -265,11 +256,3 @@ class Calibrated(Wrapped):
         """The regions that hold the truth with this probability, if the image is like the held-out ones."""
         given = options.pop("calibration", True)
         return find_region(self, level, calibration=self.calibration.scores if given is True else given, **options)
-
-
-def least_expected_error(samples: Float[Tensor, "samples *batch 4"]) -> Float[Tensor, "*batch 4"]:
-    """Of an image's samples the one whose mean geodesic angle to all of them is smallest."""
-    q = samples.reshape(len(samples), -1, 4).transpose(0, 1)  # (images, samples, 4)
-    # |p · q| orders pairs as the angle does and is one product of matrices; what acos loses near zero is under 0.1 degrees
-    best = torch.acos((q @ q.mT).abs().clamp_max(1)).mean(-1).argmin(-1)
-    return q[torch.arange(len(q), device=q.device), best].reshape(*samples.shape[1:-1], 4)

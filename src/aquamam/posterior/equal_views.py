@@ -1,12 +1,13 @@
 r"""Equal shares for rotations that are indistinguishable in an image.
 
-A network learns that the four quarter turns of a lone five are equally likely, but only roughly. What the object's shape and paint say
-about it is exact: which rotations R' give the picture of R does not depend on the network. These classes divide all rotations, and
+A network learns that the four rotations of a lone five are equally likely, but only roughly. What the object's shape and
+paint say about it is exact: which rotations R' give the picture of R does not depend on the network. These classes
+divide all rotations, and
 
 $$\bar p(R) = \frac{1}{|C(R)|} \sum_{R' \in C(R)} p(R')$$
 
-is as well normalised as p, since each $R \mapsto R g$ keeps volumes. Its samples are those of p, each replaced by one of its class at
-random. Predictions stay those of p.
+is as well normalised as p, since each $R \mapsto R g$ keeps volumes. Its samples are those of p, each replaced by one of
+its class at random. Predictions stay those of p.
 """
 
 from collections.abc import Mapping
@@ -18,10 +19,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from aquamam.errors import InputError
-from aquamam.geometry.rotations import as_unit_quat, canonical, inverse, multiply, rotate
+from aquamam.geometry.rotations import as_unit_quat, inverse, multiply, rotate
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.posterior.distribution import RotationDistribution, TopK, Wrapped
-from aquamam.posterior.sentences import QuaternionSentences
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,19 +44,30 @@ class ViewClasses:
                 f"{len(self.elements)} elements, {len(self.planes)} planes and marks {tuple(self.changed.shape)}."
             )
         object.__setattr__(self, "elements", group.elements)
-        products = multiply(group.elements[:, None], group.elements)
-        object.__setattr__(self, "_product", (products @ group.elements.mT).abs().argmax(-1))
-
-    # --- what it is for -----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def members(self, q: Float[Tensor, "*shape 4"]) -> Bool[Tensor, "*shape g"]:
-        """Which elements g of each rotation q (xyzw) give q g, a rotation of its class; the identity always does."""
-        flat = q.reshape(-1, 4)
-        same = self._same(self._eye(flat))
-        several = same.sum(-1) > 1
-        same[several] = self._agreed(flat[several], same[several])
-        return same.reshape(*q.shape[:-1], len(self.elements))
+        """Which elements g of each rotation q (xyzw) give q g, a rotation of its class; the identity always does.
+
+        All members of a class must agree on it, else each is alone. On a polyhedron all do; where round paint is known
+        by some points only, a view at the edge of one may not.
+        """
+        flat = q.reshape(-1, 4).double()
+        camera = rotate(inverse(flat), flat.new_tensor([0.0, 0.0, self.distance]))  # in the object's frame
+        same = self._same(camera)
+        several = (same.sum(-1) > 1).nonzero()[:, 0]
+        elements = self.elements.to(flat)
+        product = (multiply(elements[:, None], elements) @ elements.mT).abs().argmax(-1)
+        theirs = self._same(rotate(inverse(elements), camera[several, None]))  # (n, g, h): as q g and q g h are
+        mine = same[several][:, product]  # as q and q g h are
+        agreed = ((theirs == mine).all(-1) | ~same[several]).all(-1)
+        same[several[~agreed], 1:] = False
+        return same.reshape(*q.shape[:-1], len(elements))
+
+    def _same(self, camera: Float[Tensor, "*shape 3"]) -> Bool[Tensor, "*shape g"]:
+        planes = self.planes.to(camera)
+        shown = camera @ planes[:, :3].mT > planes[:, 3]
+        return shown.float() @ self.changed.to(camera.device).float().mT == 0
 
     def draw(self, q: Float[Tensor, "*shape 4"], generator: torch.Generator | None = None) -> Float[Tensor, "*shape 4"]:
         """One of the class of each rotation, all equally likely."""
@@ -64,34 +75,7 @@ class ViewClasses:
         u = torch.rand(q.shape[:-1], generator=generator, dtype=torch.float64, device=q.device)
         rank = (u * member.sum(-1)).long()[..., None]
         which = (member.cumsum(-1) <= rank).sum(-1)
-        return canonical(multiply(q, self.elements.to(q)[which]))
-
-    def _eye(self, q: Float[Tensor, "n 4"]) -> Float[Tensor, "n 3"]:
-        """The camera in the object's frame."""
-        return rotate(inverse(q.double()), q.new_tensor([0.0, 0.0, self.distance], dtype=torch.float64))
-
-    def _same(self, eye: Float[Tensor, "*shape 3"]) -> Bool[Tensor, "*shape g"]:
-        planes = self.planes.to(eye)
-        shown = eye @ planes[:, :3].mT > planes[:, 3]
-        return shown.float() @ self.changed.to(eye.device).float().mT == 0
-
-    def _agreed(self, q: Float[Tensor, "n 4"], same: Bool[Tensor, "n g"]) -> Bool[Tensor, "n g"]:
-        """The classes on which all their members agree; others are left with one member each.
-
-        On a polyhedron all do. Where round paint is known by some points only, a view at the edge of one may not.
-        """
-        elements = self.elements.to(q.device)
-        theirs = self._same(
-            rotate(inverse(elements), self._eye(q)[:, None])
-        )  # (n, g, h): whether q g and q g h are indistinguishable
-        product = self._product.to(q.device)  # type: ignore[attr-defined]
-        mine = same[:, product]  # (n, g, h): whether q and q g h do
-        agreed = ((theirs == mine).all(-1) | ~same).all(-1)
-        alone = torch.zeros_like(same)
-        alone[:, 0] = True
-        return torch.where(agreed[:, None], same, alone)
-
-    # --- files --------------------------------------------------------------------------------------------------------
+        return multiply(q, self.elements.to(q)[which])
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -106,15 +90,16 @@ class ViewClasses:
     def from_dict(cls, data: Mapping[str, Any]) -> "ViewClasses":
         """The inverse of `to_dict`."""
         try:
-            turns = as_unit_quat(data["turns"], "turns")
+            elements = as_unit_quat(data["turns"], "turns")
             planes = torch.tensor(data["planes"], dtype=torch.float64).reshape(-1, 4)
             changed = torch.tensor([[mark == "1" for mark in row] for row in data["changed"]], dtype=torch.bool)
             distance = float(data["distance"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"view classes must hold turns, planes, changed and distance, got {data!r:.60}; make the checkpoint again."
+                f"view classes must hold turns, planes, changed and distance, got {data!r:.60}; "
+                "make the checkpoint again."
             ) from error
-        return cls(elements=turns, planes=planes, changed=changed, distance=distance)
+        return cls(elements=elements, planes=planes, changed=changed, distance=distance)
 
 
 class EqualViews(Wrapped):
@@ -146,27 +131,16 @@ class EqualViews(Wrapped):
         return self.classes.draw(self.inner._sample(count, generator), generator)
 
     def _topk(self, k: int) -> TopK:
-        """The best of the inner distribution's best sentences and of all that are indistinguishable from them."""
+        """The best of the inner distribution's best cells and of all that are indistinguishable from them."""
         q, log_p = self.inner._topk(k)
         member = self.classes.members(q)
         for image in member[..., 1:].any(-1).any(0).nonzero()[:, 0].tolist():  # few pictures fit several rotations
-            each, score = self._ranked_class(image, q[:, image], member[:, image])
-            n = min(len(q), len(each))
-            q[:n, image], log_p[:n, image] = each[:n], score[:n]
+            row, element = member[:, image].nonzero(as_tuple=True)
+            each = multiply(q[row, image], self.classes.elements.to(q)[element])
+            code, log_factor = self._cell(each)
+            score = self._some(slice(image, image + 1)).log_prob(each[:, None])[:, 0] - log_factor
+            order = score.argsort(descending=True)
+            codes = [tuple(one) for one in code[order].tolist()]
+            kept = order[[i for i, one in enumerate(codes) if one not in codes[:i]]][: len(q)]  # each cell once
+            q[: len(kept), image], log_p[: len(kept), image] = each[kept], score[kept].to(log_p.dtype)
         return TopK(q, log_p)
-
-    def _ranked_class(
-        self, image: int, q: Float[Tensor, "k 4"], member: Bool[Tensor, "k g"]
-    ) -> tuple[Float[Tensor, "n 4"], Float[Tensor, "n"]]:
-        """Rotations indistinguishable from some of an image, one of each cell, with the log-probabilities of their cells, best first."""
-        assert isinstance(self.inner, QuaternionSentences)
-        row, element = member.nonzero(as_tuple=True)
-        each, cells = canonical(multiply(q[row], self.classes.elements.to(q)[element])), self.inner.cells
-        point = cells.chart.split(each)
-        cell = cells.locate(point)
-        score = self._some(slice(image, image + 1)).log_prob(each[:, None])[:, 0] - cells.log_factor(point, cell)
-        order = score.argsort(descending=True)
-        codes = torch.cat([point.chart[:, None], cell], -1)[order].tolist()
-        first = {tuple(code): place for place, code in reversed(list(enumerate(codes)))}
-        kept = order[sorted(first.values())]
-        return each[kept], score[kept].to(q.dtype)

@@ -1,19 +1,21 @@
 r"""One posterior from several frames or cameras whose relative rotations are known.
 
-Frame i sees the rotation $R_i = D_i R$ of one object, $D_i$ known. Each posterior $p_i$ comes from a uniform prior $u = π^{-2}$, so by Bayes
+Frame i sees the rotation $R_i = D_i R$ of one object, $D_i$ known. Each posterior $p_i$ comes from a uniform prior
+$u = π^{-2}$, so by Bayes
 
 $$p(R) = \frac{u}{Z} \prod_i \frac{p_i(D_i R)}{u}, \qquad Z = \int u \prod_i \frac{p_i(D_i R)}{u} \, dR.$$
 
-Every factor is exact; only the constant Z is estimated, by importance sampling. Points come from all frames in equal parts, so that the
-weight (product over mixture) is bounded by the densities of the other frames. Where few of the points matter, the proposal moves: kernels
-around the best points, by tempered weights at first, join the mixture until enough points count. The last set of points is drawn afresh
-from what was learnt and tells Z, its standard error, and how many points count. Z is also a Bayes factor: how much likelier the frames
-are together, as views of one rotation, than as views of unrelated ones. Far below 1 they contradict each other.
+Every factor is exact; only the constant Z is estimated, by importance sampling. Points come from all frames in equal
+parts, so that a weight, product over mixture, is bounded by the densities of the other frames. Where few of the points
+matter, kernels around the best ones join the mixture, by tempered weights at first. The last points are drawn afresh and
+tell Z, its standard error, and how many points count. Z is also a Bayes factor: how much likelier the frames are as
+views of one rotation than of unrelated ones. Far below 1 they contradict each other.
 """
 
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -21,21 +23,182 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from aquamam.errors import InputError
-from aquamam.geometry.directional import draw_uniform
-from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, chordal_mean
+from aquamam.geometry.directional import draw_category, draw_uniform
+from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, chordal_mean, inverse, multiply
 from aquamam.posterior.distribution import Estimate, RotationDistribution, TopK
-from aquamam.posterior.importance import TRIAL, Frames, Points, Proposal, Search
+from aquamam.posterior.kernel_mixture import KernelMixture, neighbour_distance
 from aquamam.posterior.modes import angles_deg
 
 SAMPLES = 2048  # points behind a fused posterior
+TRIAL = 512  # points of a round that looks for a proposal
+ROUNDS = 8  # of looking, at most
+ENOUGH, FAIR = 0.3, 0.1  # shares of points that count at which no more is looked for: at once, or if it no longer grows
+AGAIN = 2  # times that the points to keep are drawn anew where they turn out to be few
+KERNELS = 256  # of a proposal
+WIDTH = 0.6  # of a kernel, in distances to its twelfth neighbour
+OF_FRAMES, OF_UNIFORM = 0.25, 0.05  # shares in a proposal with kernels
 FEW = 50  # points that count: with fewer, an error estimate is itself a guess
 CONTRADICTION = -3.0  # nats: unrelated rotations explain the frames twenty times better than one rotation
-BALL_DEG = 5.0  # the places of topk
-PLACES = 1000  # points that topk looks at
+METROPOLIS = 2  # steps of a sample
+BALL_DEG, PLACES = 5.0, 1000  # the places of topk, and the points that it looks at
 
 
 class FusionWarning(UserWarning):
     """A fused posterior that should not be relied on; the sentence says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """The factors of the product: posteriors of B images each, or one whose images are the frames of one object."""
+
+    posteriors: tuple[RotationDistribution, ...]
+    relative: Float64[Tensor, "frames batch 4"]
+    weights: Float64[Tensor, "frames 1"]
+    stacked: bool  # one posterior
+
+    def log_ratios(self, q: Float64[Tensor, "points batch 4"]) -> Float64[Tensor, "points frames batch"]:
+        r"""$\ln p_i(D_i q) / u$ for each frame."""
+        if self.stacked:
+            log_p = self.posteriors[0].log_prob(multiply(self.relative[:, 0], q))[..., None]
+        else:
+            log_p = torch.stack([p.log_prob(multiply(d, q)) for p, d in zip(self.posteriors, self.relative)], 1)
+        return log_p.double() - LOG_UNIFORM
+
+    def total(self, log_ratios: Float64[Tensor, "points frames batch"]) -> Float64[Tensor, "points batch"]:
+        """Log of the product over the uniform density; a frame of weight 0 has no say even where it forbids."""
+        return torch.where(self.weights == 0, 0.0, self.weights * log_ratios).sum(1)
+
+    def sample(self, count: int, generator: torch.Generator | None) -> Float64[Tensor, "points batch 4"]:
+        """Points from the even mixture of all frames, as rotations of the reference."""
+        frames, batch = self.relative.shape[:2]
+        each = math.ceil(count / frames)
+        if self.stacked:
+            drawn = self.posteriors[0].sample((each,), generator=generator)[:, :, None]
+        else:
+            drawn = torch.stack([p.sample((each,), generator=generator) for p in self.posteriors], 1)
+        q = multiply(inverse(self.relative), drawn.double()).reshape(each * frames, batch, 4)
+        return _shuffled(q, generator)[:count]
+
+
+def _shuffled(q: Float64[Tensor, "points batch 4"], generator: torch.Generator | None) -> Tensor:
+    return _rows(q, draw_uniform(q.shape[:2], generator, q.device).argsort(0))
+
+
+def _rows(q: Float64[Tensor, "points batch 4"], index: Tensor) -> Float64[Tensor, "rows batch 4"]:
+    return q.gather(0, index.unsqueeze(-1).expand(*index.shape, 4))
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Weighted points; logarithms are of ratios to the uniform density."""
+
+    q: Float64[Tensor, "points batch 4"]
+    log_ratios: Float64[Tensor, "points frames batch"]
+    log_total: Float64[Tensor, "points batch"]
+    log_weight: Float64[Tensor, "points batch"]
+
+    @property
+    def share(self) -> Float64[Tensor, "points batch"]:
+        """Weights that sum to one."""
+        return self.log_weight.softmax(0)
+
+    @property
+    def impossible(self) -> Bool[Tensor, "batch"]:
+        """Whether no point is allowed by all frames."""
+        return ~(self.log_weight > -torch.inf).any(0)
+
+    @property
+    def effective(self) -> Float64[Tensor, "batch"]:
+        r"""Kish's number of points that count, $1 / \sum_k \bar w_k^2$."""
+        return 1 / self.share.square().sum(0).clamp_min(1e-300)
+
+    def pick(self, count: int, generator: torch.Generator | None, power: Tensor | float = 1.0) -> Tensor:
+        """Indices (count, batch) drawn by the weights, or by a power of them."""
+        return draw_category((power * self.log_weight).log_softmax(0).T, count, generator)
+
+    def power(self, wanted: float) -> Float64[Tensor, "batch"]:
+        """The largest power up to one of the weights under which so many points count."""
+        low, high = torch.zeros_like(self.log_weight[0]), torch.ones_like(self.log_weight[0])
+        for step in range(20):
+            middle = (low + high) / 2 if step else high
+            counts = 1 / (middle * self.log_weight).softmax(0).square().sum(0) >= wanted
+            low, high = torch.where(counts, middle, low), torch.where(counts, high, middle)
+        return low
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """Where points come from: the frames, and kernels with uniform rotations among them if there are any."""
+
+    frames: Frames
+    kernels: KernelMixture | None = None
+
+    def draw(self, count: int, generator: torch.Generator | None) -> Points:
+        """Points with the weights that make them stand for the product."""
+        if self.kernels is None:
+            q = self.frames.sample(count, generator)
+        else:  # shares are taken exactly, and what rounding leaves at random
+            few = int(OF_FRAMES * count + float(draw_uniform((), generator, self.kernels.kappa.device)))
+            parts = [self.frames.sample(few, generator), self.kernels.sample((count - few,), generator=generator)]
+            q = _shuffled(torch.cat(parts), generator)
+        ratios = self.frames.log_ratios(q)
+        log_total = self.frames.total(ratios)
+        return Points(q, ratios, log_total, log_total - self.log_density(q, ratios))
+
+    def log_density(
+        self, q: Float64[Tensor, "points batch 4"], log_ratios: Float64[Tensor, "points frames batch"]
+    ) -> Float64[Tensor, "points batch"]:
+        """With respect to the uniform distribution."""
+        mixture = log_ratios.logsumexp(1) - math.log(log_ratios.shape[1])
+        if self.kernels is None:
+            return mixture
+        kernels = self.kernels.log_prob(q) - LOG_UNIFORM
+        return torch.logaddexp(mixture + math.log(OF_FRAMES), kernels + math.log1p(-OF_FRAMES))
+
+
+class Search:
+    """Proposals that follow what their points have found.
+
+    Kernels are put around the points of all rounds so far, weighed against the mixture of all their proposals: a round
+    whose own weights look even may just have missed the peak.
+    """
+
+    def __init__(self, frames: Frames, generator: torch.Generator | None):
+        self.frames, self.generator = frames, generator
+        self.proposals = [Proposal(frames)]
+        self.rounds: list[Points] = []
+
+    def learn(self, points: Points) -> None:
+        """Make the next proposal with these points, drawn from the latest, too."""
+        self.rounds.append(points)
+        every = Points(*(torch.cat([getattr(r, f.name) for r in self.rounds]) for f in fields(Points)))
+        parts = [
+            p.log_density(every.q, every.log_ratios) + math.log(len(r.q)) for p, r in zip(self.proposals, self.rounds)
+        ]
+        every = replace(every, log_weight=every.log_total - torch.stack(parts).logsumexp(0))
+        # where few points count they would be few different centres: a power of the weights lets more of them count
+        centres = _rows(every.q, every.pick(KERNELS, self.generator, every.power(KERNELS / 4)))
+        kernels = KernelMixture(centres, WIDTH * neighbour_distance(centres), OF_UNIFORM / (1 - OF_FRAMES))
+        self.proposals.append(Proposal(self.frames, kernels))
+
+    def run(self, trial: int, samples: int) -> Points:
+        """Rounds of trial points until enough of them count, and then the points to keep."""
+        for _ in range(ROUNDS):
+            points = self.proposals[-1].draw(trial, self.generator)
+            share = points.effective / trial
+            # cells are rough, and of a product of rough densities no mixture of kernels makes more than a part count
+            settled = len(self.rounds) > 1 and (share >= FAIR) & (points.effective <= self.rounds[-1].effective)
+            if bool((points.impossible | (share >= ENOUGH) | settled).all()):
+                break
+            self.learn(points)
+        points = self.proposals[-1].draw(samples, self.generator)
+        for _ in range(AGAIN):
+            # more points may have found a peak that the trials did not
+            if bool((points.impossible | (points.effective >= FAIR * samples)).all()):
+                break
+            self.learn(points)
+            points = self.proposals[-1].draw(samples, self.generator)
+        return points
 
 
 class FusedPosterior(RotationDistribution):
@@ -44,26 +207,19 @@ class FusedPosterior(RotationDistribution):
     Samples are points picked by their weights, which then take Metropolis steps with fresh proposals.
     """
 
-    def __init__(self, proposal: Proposal, points: Points, steps: int = 2):
+    def __init__(self, proposal: Proposal, points: Points):
         super().__init__(points.q.shape[1])
-        self._proposal, self._points, self._steps = proposal, points, steps
-        count, effective = len(points.q), points.effective
+        self._proposal, self._points = proposal, points
         # how many points count, of how many
-        self.effective_samples: Float64[Tensor, "batch"] = effective
-        self.samples = count
-        log_z = points.log_weight.logsumexp(0) - math.log(count)
-        error = ((1 / effective - 1 / count).clamp_min(0) * count / max(count - 1, 1)).sqrt()
-        # ln Z with its standard error: the only error of `log_prob`, and the Bayes factor of one rotation against unrelated ones
-        self.agreement = Estimate(log_z, error)
-
-    @property
-    def frames(self) -> int:
-        """How many factors the product has."""
-        return self._points.log_ratios.shape[1]
+        self.samples, self.effective_samples = len(points.q), points.effective
+        log_z = points.log_weight.logsumexp(0) - math.log(self.samples)
+        variance = (1 / points.effective - 1 / self.samples).clamp_min(0) * self.samples / max(self.samples - 1, 1)
+        # ln Z with its standard error: the only error of `log_prob`, and the Bayes factor of one rotation
+        self.agreement = Estimate(log_z, variance.sqrt())
 
     @property
     def votes(self) -> Float64[Tensor, "frames batch"]:
-        """Nats by which each frame finds the fused answer likelier than chance, on average; a negative one is the odd one out."""
+        """Nats by which each frame finds the fused answer likelier than chance; a negative one is the odd one out."""
         share = self._points.share.unsqueeze(1)
         return torch.where(share > 0, share * self._points.log_ratios, 0.0).sum(0)
 
@@ -79,16 +235,14 @@ class FusedPosterior(RotationDistribution):
 
     def statements(self) -> list[str]:
         """One sentence an image: do the frames agree, and how large is the error."""
-        value, error = (x.tolist() for x in self.agreement)
-        odd = self.votes.argmin(0).tolist()
+        votes = self.votes
+        columns = (*self.agreement, self.effective_samples, self.contradictory, votes.argmin(0))
         said = []
-        for i, (z, e, n, bad) in enumerate(
-            zip(value, error, self.effective_samples.tolist(), self.contradictory.tolist())
-        ):
+        for z, error, count, bad, odd in zip(*(column.tolist() for column in columns)):
             what = "the frames contradict each other" if bad else "the frames agree"
-            blame = f", frame {odd[i]} most of all" if bad and self.frames > 2 else ""
-            few = "; too few to rely on that error" if n < FEW else ""
-            said.append(f"{what} ({z:+.1f} nats{blame}); ln p ± {e:.3f} from {n:.0f} points that count{few}")
+            blame = f", frame {odd} most of all" if bad and len(votes) > 2 else ""
+            few = "; too few to rely on that error" if count < FEW else ""
+            said.append(f"{what} ({z:+.1f} nats{blame}); ln p ± {error:.3f} from {count:.0f} points that count{few}")
         return said
 
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
@@ -97,18 +251,16 @@ class FusedPosterior(RotationDistribution):
 
     def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
         index = self._points.pick(count, generator)
-        q = self._points.q.gather(0, index.unsqueeze(-1).expand(*index.shape, 4))
-        log_weight = self._points.log_weight.gather(0, index)
-        for _ in range(self._steps if count else 0):
-            new = self._proposal.weigh(self._proposal.draw(count, generator, even=False))
+        q, log_weight = _rows(self._points.q, index), self._points.log_weight.gather(0, index)
+        for _ in range(METROPOLIS if count else 0):
+            new = self._proposal.draw(count, generator)
             accepted = draw_uniform(index.shape, generator, q.device).log() < new.log_weight - log_weight
             q = torch.where(accepted.unsqueeze(-1), new.q, q)
             log_weight = torch.where(accepted, new.log_weight, log_weight)
         return q.float()
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
-        best = self._points.log_total.argmax(0)
-        return self._points.q[best, torch.arange(self._batch, device=best.device)].float()
+        return _rows(self._points.q, self._points.log_total.argmax(0, keepdim=True))[0].float()
 
     def entropy(self, samples: int = 1024, *, generator: torch.Generator | None = None) -> Estimate:  # type: ignore[override]
         """Differential entropy in nats (volume pi^2), with a standard error that contains the constant's.
@@ -120,43 +272,34 @@ class FusedPosterior(RotationDistribution):
         mean = (share * log_total).sum(0)
         value = self.agreement.value - mean - LOG_UNIFORM
         influence = count * share * (1 - (log_total - mean))
-        error = influence.std(0) / count**0.5
-        return Estimate(*(x.expand(self.batch_shape) if self.batch_shape else x[0] for x in (value, error)))
+        return Estimate(value.expand(self.batch_shape), (influence.std(0) / count**0.5).expand(self.batch_shape))
 
-    def topk(self, k: int) -> TopK:
-        """Up to k places, balls of five degrees, heaviest first and each without what heavier ones hold: their mean rotations and the
-        log-probabilities of the balls; -inf where an image has fewer than another."""
-        if k < 1:
-            raise InputError(f"k must be a positive whole number, got {k}.")
-        index = self._points.pick(PLACES, torch.Generator().manual_seed(0))
-        q = self._points.q.gather(0, index.unsqueeze(-1).expand(*index.shape, 4))
+    def _topk(self, k: int) -> TopK:
+        """Up to k places, balls of five degrees, heaviest first and each without what heavier ones hold: their mean
+        rotations and the log-probabilities of the balls; -inf where an image has fewer than another."""
+        q = _rows(self._points.q, self._points.pick(PLACES, torch.Generator().manual_seed(0)))
         places = [heaviest_balls(column, BALL_DEG, k) for column in q.unbind(1)]
         found = max((len(share) for _, share in places), default=0)
-        where, log_p = q[:1].expand(found, -1, 4).clone(), q.new_full((found, self._batch), -torch.inf)
+        where, log_p = q[:1].repeat(found, 1, 1), q.new_full((found, self._batch), -torch.inf)
         for i, (centre, share) in enumerate(places):
             where[: len(share), i], log_p[: len(share), i] = centre, share.log()
-        shape = (found, *([1] * (len(self.batch_shape) - 1)), self._batch)
-        full = (found, *self.batch_shape)
-        if not self.batch_shape:
-            return TopK(where[:, 0].float(), log_p[:, 0])
-        return TopK(where.reshape(*shape, 4).expand(*full, 4).float(), log_p.reshape(shape).expand(full))
+        return TopK(where.float(), log_p)
 
 
 def heaviest_balls(
     q: Float64[Tensor, "n 4"], radius_deg: float | int, k: int
 ) -> tuple[Float64[Tensor, "places 4"], Float64[Tensor, "places"]]:
-    """Up to k balls, each the one around a point that holds most of the points that are left: mean rotations and shares of points."""
+    """Up to k balls, each the one around a point that holds most of the points left: mean rotations and shares."""
     near = angles_deg(q, q) <= radius_deg
     left = torch.ones(len(q), dtype=torch.bool, device=q.device)
-    centres: list[Tensor] = []
-    shares: list[Tensor] = []
-    while len(centres) < k and bool(left.any()):
+    centres, shares = [q[:0]], [q[:0, 0]]
+    while len(centres) <= k and bool(left.any()):
         held = (near & left).sum(1) * left
         members = near[held.argmax()] & left
-        centres.append(chordal_mean(q[members]))
-        shares.append(members.double().mean())
+        centres.append(chordal_mean(q[members])[None])
+        shares.append(members.double().mean()[None])
         left = left & ~members
-    return (torch.stack(centres), torch.stack(shares)) if centres else (q[:0], q[:0, 0])
+    return torch.cat(centres), torch.cat(shares)
 
 
 def fuse(
@@ -170,32 +313,35 @@ def fuse(
 ) -> FusedPosterior:
     """The posterior of one rotation given several frames or cameras, $u \\prod_i p_i(D_i R) / u$, normalised.
 
-    posteriors: one for each frame, all of B images (the same B objects) or of one; or a single posterior of n images, which are the n
-        frames of one object, as `model(frames)` gives it.
-    relative_rotations: quaternions xyzw of either sign, (n, 4) or (n, B, 4). The i-th is D_i with R_i = D_i R: it takes the camera
-        coordinates of the reference to those of frame i, where R_i, object to camera i, is what posterior i is about. The result is about
-        the reference's R; if that is frame 0, D_0 is the identity. For an object that turns in front of one camera D_i is its turn
-        since the reference, in camera coordinates; for cameras with orientations C_i (world to camera) it is C_i C_0^-1. None: all equal.
-    weights: exponents of the frames' likelihoods, 1 each; less than 1 for frames that err alike (neighbours in a video, say).
+    posteriors: one for each frame, all of B images (the same B objects) or of one; or a single posterior of n images,
+        which are the n frames of one object, as `model(frames)` gives it.
+    relative_rotations: quaternions xyzw of either sign, (n, 4) or (n, B, 4). The i-th is D_i with R_i = D_i R: it takes
+        the camera coordinates of the reference to those of frame i, where R_i, object to camera i, is what posterior i
+        is about. The result is about the reference's R; if that is frame 0, D_0 is the identity. For an object that
+        rotates in front of one camera D_i is its rotation since the reference, in camera coordinates; for cameras with
+        orientations C_i (world to camera) it is C_i C_0^-1. None: all equal.
+    weights: exponents of the frames' likelihoods, 1 each; less than 1 for frames with common errors (neighbours in a
+        video, say).
     samples: points behind the result; its error falls with their square root.
-    conflict: "warn" when frames contradict each other or too few points count, "raise" an InputError, or "keep" silent. The result's
-        `contradictory`, `reliable`, `votes`, `agreement` and `statements()` tell in any case.
+    conflict: "warn" when frames contradict each other or too few points count, "raise" an InputError, or "keep" silent.
+        The result's `contradictory`, `reliable`, `votes`, `agreement` and `statements()` tell in any case.
     """
     if conflict not in ("warn", "raise", "keep"):
         raise InputError(f"conflict must be warn, raise or keep, got {conflict!r}.")
     frames = _frames(posteriors, relative_rotations, weights)
     count = len(frames.relative)
-    if samples < max(100, 4 * count):
+    least = max(100, 4 * count)
+    if samples < least:
         raise InputError(
-            f"samples must be at least {max(100, 4 * count)} for {count} frames, got {samples}; the default is {SAMPLES}."
+            f"samples must be at least {least} for {count} frames, got {samples}; the default is {SAMPLES}."
         )
     with torch.no_grad():
         search = Search(frames, generator)
         points = search.run(min(samples, max(TRIAL, 16 * count)), samples)
     if bool(points.impossible.any()):
-        which = points.impossible.nonzero().flatten().tolist()
         raise InputError(
-            f"frames must leave a rotation that all allow, and those of object {which[0]} leave none; check the relative rotations."
+            f"frames must leave a rotation that all allow, and those of object {int(points.impossible.int().argmax())} "
+            "leave none; check the relative rotations."
         )
     fused = FusedPosterior(search.proposals[-1], points)
     doubtful = (~fused.reliable).nonzero().flatten().tolist()
@@ -215,30 +361,30 @@ def _frames(posteriors: Any, relative_rotations: Any, weights: Any) -> Frames:
     each = (posteriors,) if stacked else tuple(posteriors)
     if not each or not all(isinstance(p, RotationDistribution) for p in each):
         raise InputError("fuse takes posteriors, one or more; models return them, as in fuse([model(a), model(b)], D).")
-    if any(len(p.batch_shape) != 1 for p in each):
-        shapes = ", ".join(str(tuple(p.batch_shape)) for p in each)
-        raise InputError(f"posteriors to fuse must have flat batches, got {shapes}.")
-    count = each[0].batch_shape[0] if stacked else len(each)
-    batch = 1 if stacked else max((p.batch_shape[0] for p in each), key=lambda n: -1 if n == 1 else n)
-    if count == 0 or not (stacked or all(p.batch_shape[0] in (1, batch) for p in each)):
-        sizes = ", ".join(str(p.batch_shape[0]) for p in each)
-        raise InputError(f"posteriors to fuse must be of as many images each, or of one, got {sizes}.")
+    shapes = {tuple(p.batch_shape) for p in each}
+    count = each[0].batch_shape.numel() if stacked else len(each)
+    flat = all(len(shape) == 1 for shape in shapes)
+    if not flat or count == 0 or len(shapes - {(1,)}) > 1:
+        raise InputError(
+            "posteriors to fuse must have flat batches of as many images each, or of one, got "
+            f"{', '.join(str(tuple(p.batch_shape)) for p in each)}."
+        )
+    batch = 1 if stacked else max(shapes, key=lambda shape: shape != (1,))[0]
     if not stacked:
         each = tuple(p.expand((batch,)) for p in each)
-    device = each[0].sample((0,)).device
     if relative_rotations is None:
-        relative = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64).expand(count, 1, 4)
-    else:
-        if isinstance(relative_rotations, (list, tuple)) and any(isinstance(d, Tensor) for d in relative_rotations):
-            relative_rotations = torch.stack(torch.broadcast_tensors(*map(torch.as_tensor, relative_rotations)))
-        relative = as_unit_quat(relative_rotations, "relative_rotations")
-        relative = relative[:, None] if relative.ndim == 2 else relative
+        relative_rotations = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64).expand(count, 4)
+    elif isinstance(relative_rotations, (list, tuple)) and any(isinstance(d, Tensor) for d in relative_rotations):
+        relative_rotations = torch.stack(torch.broadcast_tensors(*map(torch.as_tensor, relative_rotations)))
+    relative = as_unit_quat(relative_rotations, "relative_rotations")
+    relative = relative[:, None] if relative.ndim == 2 else relative
     if relative.ndim != 3 or relative.shape[0] != count or relative.shape[1] not in (1, batch):
         raise InputError(
-            f"relative_rotations must be ({count}, 4) or ({count}, {batch}, 4), one for each frame, got {tuple(relative.shape)}."
+            f"relative_rotations must be ({count}, 4) or ({count}, {batch}, 4), one for each frame, got "
+            f"{tuple(relative.shape)}."
         )
     powers = torch.ones(count, dtype=torch.float64) if weights is None else torch.as_tensor(weights).double()
     if powers.shape != (count,) or not bool(((powers >= 0) & (powers < torch.inf)).all()):
         raise InputError(f"weights must be {count} numbers of at least 0, got {weights}; 1 takes a frame as it is.")
-    relative = relative.expand(count, batch, 4).to(device)
-    return Frames(each, relative, powers[:, None].to(device), stacked)
+    device = each[0].sample((0,)).device
+    return Frames(each, relative.expand(count, batch, 4).to(device), powers[:, None].to(device), stacked)

@@ -1,15 +1,14 @@
-"""Densities at very many rotations of one image, for maps: first tokens pass through the network once, unlikely ones
-are left out.
-"""
+"""Densities at very many rotations of one image, for maps: first tokens pass through the network once, unlikely pairs
+of tokens are left out."""
 
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from aquamam.errors import InputError
-from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution, Wrapped, even_chunks
+from aquamam.posterior.distribution import CHUNK_FLOATS, Images, RotationDistribution, Wrapped, even_chunks
 from aquamam.posterior.sentences import QuaternionSentences
 
 FAINTEST = -80.0  # nats; a million pairs of tokens less likely than this have 1e-29 together
@@ -18,8 +17,7 @@ STEPS = 8  # a nat
 
 def within(posterior: RotationDistribution, tolerance: float = 0.0) -> RotationDistribution:
     """A distribution whose total variation distance from this one is at most `tolerance`, and whose `log_prob` is
-    quicker at many rotations of an image: again an exact density. A posterior that is not made of bins is returned as
-    it is."""
+    quicker at many rotations of an image: again an exact density. One that is not made of bins is returned as it is."""
     if not 0 <= tolerance < 1:
         raise InputError(f"tolerance must be a probability from 0 to less than 1, got {tolerance}; try 1e-6.")
     if isinstance(posterior, Wrapped):
@@ -34,6 +32,7 @@ def within(posterior: RotationDistribution, tolerance: float = 0.0) -> RotationD
 class FirstTokens(NamedTuple):
     """One image's pass through the network for every first token there is."""
 
+    one: QuaternionSentences  # the image's posterior
     log_prob: Float[Tensor, "first_tokens bins"]  # of the second token
     past: tuple[Tensor, ...]
     threshold: float  # log-probability of a pair of tokens below which the third is taken as even
@@ -41,21 +40,19 @@ class FirstTokens(NamedTuple):
 
 class SentenceMap(Wrapped):
     """Where the first two tokens are so unlikely that all such pairs have at most `tolerance` together, the third is
-    taken as even over its legal bins. That is a density again, and of a map's rotations only the likely ones go
-    through the network. Samples and predictions stay those of the whole distribution."""
+    taken as even over its legal bins. That is a density again, and of a map's rotations only the likely ones go through
+    the network. Samples and predictions stay those of the whole distribution."""
 
     inner: QuaternionSentences
 
     def __init__(self, inner: QuaternionSentences, tolerance: float):
         super().__init__(inner)
+        self.row_floats = 256  # few rotations meet the network
         self.tolerance = tolerance
-        self._columns: dict[int, FirstTokens] = {}
+        self._of_images: dict[int, FirstTokens] = {}
 
-    def _some(self, images: Tensor | slice) -> "SentenceMap":
+    def _some(self, images: Images) -> "SentenceMap":
         return SentenceMap(self.inner._some(images), self.tolerance)
-
-    def _rotations_per_chunk(self) -> int:
-        return max(1, CHUNK_FLOATS // 256)  # few of them meet the network
 
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         if torch.is_grad_enabled():
@@ -63,46 +60,34 @@ class SentenceMap(Wrapped):
         return torch.cat([self._of_image(i, q[:, i : i + 1]) for i in range(self._batch)], 1)
 
     def _of_image(self, i: int, q: Float[Tensor, "rotations 1 4"]) -> Float[Tensor, "rotations 1"]:
-        one, cells = self.inner if self._batch == 1 else self.inner._some(slice(i, i + 1)), self.inner.cells
-        if i not in self._columns:
-            self._columns[i] = self._first_tokens(one)
-        firsts = self._columns[i]
+        if i not in self._of_images:
+            self._of_images[i] = self._first_tokens(self.inner._some(slice(i, i + 1)))
+        (one, second, states, threshold), cells = self._of_images[i], self.inner.cells
         point = cells.chart.split(q)
         cell = cells.locate(point)
         token = point.chart * cells.bins + cell[..., 0]
-        log_p = one.first_log_probs()[0][token] + firsts.log_prob[token, cell[..., 1]]
+        log_p = one.first_log_probs()[0][token] + second[token, cell[..., 1]]
         third = -(cells.bins - 2 * cells.first_legal(cell[..., :2])).float().log()
-        likely = (log_p >= firsts.threshold)[:, 0].nonzero()[:, 0]
-        at_once = CHUNK_FLOATS // (4 * cells.bins + one.conditionals.row_floats)
-        for some in likely.split(even_chunks(len(likely), at_once)):
-            third[some] = self._third(one, firsts, token[some], cell[some])
+        likely = (log_p >= threshold)[:, 0].nonzero()[:, 0]
+        for some in likely.split(even_chunks(len(likely), CHUNK_FLOATS // one.row_floats)):
+            past = tuple(state[token[some, 0]] for state in states)
+            logits, _ = one.conditionals.rest(point.chart[some], cells.centre(cell[some, :, 1:2]).float(), past)
+            logits = cells.restrict(logits[..., 0, :].float(), cell[some, :, :2])
+            third[some] = logits.gather(-1, cell[some, :, 2:]).squeeze(-1) - logits.logsumexp(-1)
         return log_p + third + cells.log_factor(point, cell)
 
     def _first_tokens(self, one: QuaternionSentences) -> FirstTokens:
         cells, log_p, past = one.cells, [], []
-        tokens = torch.arange(cells.first_tokens, device=one.first_log_probs().device)[:, None]
-        for token in tokens.split(even_chunks(len(tokens), one._rotations_per_chunk())):
-            first = (token % cells.bins)[..., None]
-            logits, states = one.conditionals.rest(token // cells.bins, cells.centre(first).float())
-            log_p.append(cells.restrict(logits[:, 0, 0].float(), first[:, 0]).log_softmax(-1))
+        first = one.first_log_probs()[0]
+        tokens = torch.arange(cells.first_tokens, device=first.device)[:, None]
+        for token in tokens.split(one._chunks(len(tokens))):
+            bins = (token % cells.bins)[..., None]
+            logits, states = one.conditionals.rest(token // cells.bins, cells.centre(bins).float())
+            log_p.append(cells.restrict(logits[:, 0, 0].float(), bins[:, 0]).log_softmax(-1))
             past.append(states)
         second = torch.cat(log_p)
-        pairs = (one.first_log_probs()[0][:, None] + second).clamp_(FAINTEST, 0).flatten()
+        pairs = (first[:, None] + second).clamp_(FAINTEST, 0).flatten()
         mass = torch.bincount((pairs * -STEPS).int(), pairs.exp().double())  # probability by steps down from 1
         kept = int((mass.flip(0).cumsum(0).flip(0) > self.tolerance).sum())
         threshold = max(-kept / STEPS, FAINTEST) if self.tolerance else -torch.inf
-        return FirstTokens(second, tuple(torch.cat(state) for state in zip(*past)), threshold)
-
-    def _third(
-        self,
-        one: QuaternionSentences,
-        firsts: FirstTokens,
-        token: Int[Tensor, "rotations 1"],
-        cell: Int[Tensor, "rotations 1 3"],
-    ) -> Float[Tensor, "rotations 1"]:
-        """Log-probability of the third token, given what is known of the first tokens."""
-        past = tuple(state[token[:, 0]] for state in firsts.past)
-        seen = one.cells.centre(cell[..., 1:2]).float()
-        logits, _ = one.conditionals.rest(token // one.cells.bins, seen, past)
-        logits = one.cells.restrict(logits[..., 0, :].float(), cell[..., :2])
-        return logits.gather(-1, cell[..., 2:]).squeeze(-1) - logits.logsumexp(-1)
+        return FirstTokens(one, second, tuple(torch.cat(state) for state in zip(*past)), threshold)

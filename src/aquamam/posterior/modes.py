@@ -1,10 +1,12 @@
 """Separate modes of a posterior, found by clustering its samples.
 
-Samples are clustered on SO(3): those with enough neighbours within a radius are linked, and what is linked is one mode, however long the
-chain. So a continuous symmetry is one extended mode (a curve), and a view with four equal answers has four.
+Samples with enough neighbours within a radius are linked, and what is linked is one mode, however long the chain. So a
+continuous symmetry is one extended mode (a curve), and a view with four equal answers has four.
 """
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,28 +35,29 @@ class Mode:
     quaternion: tuple[float, float, float, float]  # xyzw, where its samples are most crowded
     share: float  # of all probability
     radius_deg: float  # 90 % of its samples lie this near to the quaternion
-    log_density: float  # at the quaternion, volume pi^2
+    log_density: float = math.nan  # at the quaternion, volume pi^2
     kind: str  # "point", "curve" (a continuous symmetry), or "region" when little stands out
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, *, density: bool = True) -> dict[str, Any]:
         """As plain values for JSON, rounded to what samples can tell."""
+        log_density = round(self.log_density, 4) if math.isfinite(self.log_density) else None
         return {
             "quaternion_xyzw": [round(x, 6) for x in self.quaternion],
             "share": round(self.share, 4),
             "radius_deg": round(self.radius_deg, 2),
-            "log_density": round(self.log_density, 4) if math.isfinite(self.log_density) else None,
+            **({"log_density": log_density} if density else {}),
             "kind": self.kind,
         }
 
 
 class Clusters(NamedTuple):
-    """Samples by mode: labels 0, 1, ... with the largest cluster first, -1 for stragglers; the modes' densities are left for later."""
+    """Samples by mode: labels 0, 1, ... with the largest cluster first, -1 for stragglers."""
 
     labels: Int64[np.ndarray, " n"]
-    modes: list[Mode]
+    modes: list[Mode]  # without densities
 
 
-def describe(modes: tuple[Mode, ...] | list[Mode]) -> str:
+def describe(modes: Sequence[Mode]) -> str:
     """One phrase that says whether a view is clear, ambiguous or undecided."""
     standing = [mode for mode in modes if mode.kind != "region"]
     spread = 1 - sum(mode.share for mode in standing)
@@ -75,76 +78,6 @@ def describe(modes: tuple[Mode, ...] | list[Mode]) -> str:
     return f"{sure}: one rotation ({shares} %) to within {width:.{0 if width >= 10 else 1}f} degrees{rest}"
 
 
-def cluster(q: Float[Tensor, "n 4"], radius_deg: float | int | None = None) -> Clusters:
-    """Cluster rotations (xyzw, either sign); log densities of the modes are NaN."""
-    if radius_deg is not None and not 0 < radius_deg <= 180:
-        raise InputError(f"radius_deg must lie between 0 and 180 degrees, got {radius_deg}; try 10.")
-    q = q.double().cpu()
-    if len(q) > MOST_SAMPLES:
-        first = cluster(q[:MOST_SAMPLES], radius_deg)
-        nearest = [angles_deg(part, q[:MOST_SAMPLES]).argmin(1) for part in q[MOST_SAMPLES:].split(MOST_SAMPLES)]
-        return Clusters(np.concatenate([first.labels, first.labels[torch.cat(nearest).numpy()]]), first.modes)
-    angle = angles_deg(q, q).numpy()
-    parts: list[np.ndarray] = []
-    rest = np.arange(len(q))
-    # A sharp mode beside a broad one: what the sharp one's radius leaves over is clustered with a radius of its own.
-    while len(rest) > max(NEIGHBOURS, LEAST_SHARE * len(q)):
-        sub = angle[np.ix_(rest, rest)]
-        labels, count = _linked(sub, _crowding(sub) if radius_deg is None else float(radius_deg))
-        new = [rest[labels == k] for k in range(count)]
-        parts = _merged(q, angle, parts, new)
-        rest = rest[labels < 0]
-        if count == 0 or radius_deg is not None:
-            break
-    found = _bridged(q, angle, [(part, _mode(q, angle, part)) for part in parts])
-    found.sort(key=lambda pair: (-len(pair[0]), pair[0][0]))
-    largest = len(found[0][0]) if found else 0
-    found = [pair for pair in found if len(pair[0]) >= min(LEAST_SHARE * len(q), largest / 4)]
-    # a region is what is left between the modes, unless they hold little
-    standing = [pair for pair in found if pair[1].kind != "region"]
-    found = standing if sum(mode.share for _, mode in standing) >= LEAST_STANDING else found
-    labels = np.full(len(q), -1, dtype=np.int64)
-    for k, (part, _) in enumerate(found):
-        labels[part] = k
-    return Clusters(labels, [mode for _, mode in found])
-
-
-def _bridged(
-    q: Float64[Tensor, "n 4"], angle: Float64[np.ndarray, "n n"], found: list[tuple[np.ndarray, Mode]]
-) -> list[tuple[np.ndarray, Mode]]:
-    """Pieces of one curve joined: along a continuous symmetry samples leave gaps."""
-    for i, (part, mode) in enumerate(found):
-        for j, (other, _) in enumerate(found):
-            if i != j and mode.kind == "curve" and angle[np.ix_(part, other)].min() < BRIDGE:
-                both = np.sort(np.concatenate([part, other]))
-                rest = [pair for k, pair in enumerate(found) if k not in (i, j)]
-                return _bridged(q, angle, [*rest, (both, _mode(q, angle, both))])
-    return found
-
-
-def _merged(
-    q: Float64[Tensor, "n 4"], angle: Float64[np.ndarray, "n n"], sharp: list[np.ndarray], broad: list[np.ndarray]
-) -> list[np.ndarray]:
-    """Both lists of clusters, but a broad one that is only the tails of a sharp one, or a sharp one that is only the densest
-    part of a broad one, makes one with it."""
-    if not sharp:
-        return broad
-    parts = [(part, _mode(q, angle, part)) for part in sharp]
-    for new in broad:
-        outer, crowding = _mode(q, angle, new), _crowding(angle[np.ix_(new, new)])
-        kept = []
-        for part, inner in parts:
-            apart = float(angles_deg(torch.tensor([inner.quaternion]), torch.tensor([outer.quaternion])))
-            tails = outer.kind == "point" and apart <= outer.radius_deg
-            same = angle[np.ix_(part, new)].min() <= crowding and 3 * _crowding(angle[np.ix_(part, part)]) > crowding
-            if tails or same:
-                new = np.sort(np.concatenate([part, new]))
-            else:
-                kept.append((part, inner))
-        parts = [*kept, (new, _mode(q, angle, new))]
-    return [part for part, _ in parts]
-
-
 def angles_deg(p: Float[Tensor, "n 4"], q: Float[Tensor, "m 4"]) -> Float64[Tensor, "n m"]:
     """Geodesic angles in degrees between all pairs of unit xyzw quaternions.
 
@@ -153,64 +86,127 @@ def angles_deg(p: Float[Tensor, "n 4"], q: Float[Tensor, "m 4"]) -> Float64[Tens
     return torch.rad2deg(2 * torch.arccos((p.double() @ q.double().T).abs().clamp_max(1)))
 
 
-def _crowding(angle: Float64[np.ndarray, "n n"]) -> float:
-    """A radius in degrees that links neighbours of samples as crowded as these are."""
+def cluster(q: Float[Tensor, "n 4"], radius_deg: float | int | None = None) -> Clusters:
+    """Cluster rotations (xyzw, either sign)."""
+    if radius_deg is not None and not 0 < radius_deg <= 180:
+        raise InputError(f"radius_deg must lie between 0 and 180 degrees, got {radius_deg}; try 10.")
+    q = q.double().cpu()
+    if len(q) > MOST_SAMPLES:
+        first = cluster(q[:MOST_SAMPLES], radius_deg)
+        nearest = [angles_deg(part, q[:MOST_SAMPLES]).argmin(1) for part in q[MOST_SAMPLES:].split(MOST_SAMPLES)]
+        return Clusters(np.concatenate([first.labels, first.labels[torch.cat(nearest).numpy()]]), first.modes)
+    found = _Samples(q).parts(None if radius_deg is None else float(radius_deg))
+    found.sort(key=lambda part: (-len(part.members), part.members[0]))
+    largest = len(found[0].members) if found else 0
+    found = [part for part in found if len(part.members) >= min(LEAST_SHARE * len(q), largest / 4)]
+    # a region is what is left between the modes, unless they hold little
+    standing = [part for part in found if part.mode.kind != "region"]
+    found = standing if sum(part.mode.share for part in standing) >= LEAST_STANDING else found
+    labels = np.full(len(q), -1, dtype=np.int64)
+    for k, part in enumerate(found):
+        labels[part.members] = k
+    return Clusters(labels, [part.mode for part in found])
+
+
+class _Part(NamedTuple):
+    members: Int64[np.ndarray, " m"]
+    spacing: float  # a radius in degrees that links neighbours of samples as crowded as these are
+    mode: Mode
+
+
+class _Samples:
+    """Samples with all angles between them, in degrees."""
+
+    def __init__(self, q: Float64[Tensor, "n 4"]):
+        self.q, self.angle = q, angles_deg(q, q).numpy()
+
+    def parts(self, radius: float | None) -> list[_Part]:
+        """Linked samples. What a sharp mode's radius leaves over is linked with a radius of its own: a broad mode."""
+        parts: list[_Part] = []
+        rest = np.arange(len(self.q))
+        while len(rest) > max(NEIGHBOURS, LEAST_SHARE * len(self.q)):
+            angle = self.angle[np.ix_(rest, rest)]
+            labels = _linked(angle, _spacing(angle) if radius is None else radius)
+            new = [self.part(rest[labels == k]) for k in range(labels.max() + 1)]
+            for broad in new if parts else ():
+                parts = self.merged(parts, broad)
+            parts, rest = parts or new, rest[labels < 0]
+            if not new or radius is not None:
+                break
+        return self.bridged(parts)
+
+    def part(self, *members: np.ndarray) -> _Part:
+        """One part of some of the samples; its mode is one step of mean shift from the most crowded of them."""
+        every = np.sort(np.concatenate(members))
+        q, angle = self.q[every], self.angle[np.ix_(every, every)]
+        spacing = _spacing(angle)
+        weight = np.clip(1 - (angle / spacing) ** 2, 0, None)
+        centre = chordal_mean(q, torch.from_numpy(weight[weight.sum(1).argmax()]))
+        reach = float(np.quantile(angles_deg(centre[None], q)[0].numpy(), 0.9))
+        straight = reach > LONG and _straightness(q, angle) > STRAIGHT
+        kind = "curve" if straight else "region" if reach > WIDE else "point"
+        share = len(every) / len(self.q)
+        return _Part(every, spacing, Mode(quaternion=as_tuple(centre), share=share, radius_deg=reach, kind=kind))
+
+    def merged(self, parts: list[_Part], broad: _Part) -> list[_Part]:
+        """All parts, but those of which the broad one is only the tails, or that are only its densest part, as one."""
+        kept, members = [], broad.members
+        for part in parts:
+            apart = angles_deg(torch.tensor([part.mode.quaternion]), torch.tensor([broad.mode.quaternion]))
+            tails = broad.mode.kind == "point" and float(apart) <= broad.mode.radius_deg
+            if tails or self.gap(part.members, members) <= broad.spacing < 3 * part.spacing:
+                members = np.concatenate([members, part.members])
+            else:
+                kept.append(part)
+        return [*kept, self.part(members)]
+
+    def bridged(self, parts: list[_Part]) -> list[_Part]:
+        """Pieces of one curve joined: along a continuous symmetry samples leave gaps."""
+        for a, b in itertools.permutations(parts, 2):
+            if a.mode.kind == "curve" and self.gap(a.members, b.members) < BRIDGE:
+                rest = [part for part in parts if part is not a and part is not b]
+                return self.bridged([*rest, self.part(a.members, b.members)])
+        return parts
+
+    def gap(self, a: np.ndarray, b: np.ndarray) -> float:
+        return self.angle[np.ix_(a, b)].min()
+
+
+def _spacing(angle: Float64[np.ndarray, "n n"]) -> float:
     if len(angle) <= NEIGHBOURS:
         return LEAST_RADIUS
     nearest = np.partition(angle, NEIGHBOURS, axis=1)[:, NEIGHBOURS]
     return float(np.clip(3 * np.quantile(nearest, 0.4), LEAST_RADIUS, MOST_RADIUS))
 
 
-def _linked(angle: Float64[np.ndarray, "n n"], radius: float) -> tuple[Int64[np.ndarray, " n"], int]:
+def _linked(angle: Float64[np.ndarray, "n n"], radius: float) -> Int64[np.ndarray, " n"]:
     """Components of the samples that have enough neighbours; others join the nearest within two radii, or are -1."""
     near = angle <= radius
     core = np.flatnonzero(near.sum(1) > NEIGHBOURS)
     labels = np.full(len(angle), -1, dtype=np.int64)
-    if len(core) == 0:
-        return labels, 0
-    count, component = _components(near[np.ix_(core, core)])
-    labels[core] = component
-    loose = np.flatnonzero(labels < 0)
-    to_core = angle[np.ix_(loose, core)]
-    nearest = to_core.argmin(1)
-    joins = to_core[np.arange(len(loose)), nearest] <= 2 * radius
-    labels[loose[joins]] = component[nearest[joins]]
-    return labels, int(count)
+    if len(core):
+        labels[core] = _components(near[np.ix_(core, core)])
+        loose = np.flatnonzero(labels < 0)
+        to_core = angle[np.ix_(loose, core)]
+        joins = to_core.min(1) <= 2 * radius
+        labels[loose[joins]] = labels[core[to_core.argmin(1)[joins]]]
+    return labels
 
 
-def _components(near: Bool[np.ndarray, "n n"]) -> tuple[int, Int64[np.ndarray, " n"]]:
-    """Connected components of a symmetric relation: their number, and that of each row. SciPy's would do, but importing it takes a tenth
-    of the time of a prediction."""
+def _components(near: Bool[np.ndarray, "n n"]) -> Int64[np.ndarray, " n"]:
+    """Numbers of the connected components of a symmetric relation; importing SciPy's takes a tenth of a prediction."""
     labels = np.full(len(near), -1, dtype=np.int64)
-    count = 0
     while len(rest := np.flatnonzero(labels < 0)):
-        front = rest[:1]
+        front, number = rest[:1], labels.max() + 1
         while len(front):
-            labels[front] = count
+            labels[front] = number
             front = np.flatnonzero(near[front].any(0) & (labels < 0))
-        count += 1
-    return count, labels
-
-
-def _mode(q: Float64[Tensor, "n 4"], angle: Float64[np.ndarray, "n n"], members: np.ndarray) -> Mode:
-    """The mode of some of the samples: one step of mean shift from the most crowded of them."""
-    sub = angle[np.ix_(members, members)]
-    weight = np.clip(1 - (sub / _crowding(sub)) ** 2, 0, None)
-    top = int(weight.sum(1).argmax())
-    centre = chordal_mean(q[members], torch.from_numpy(weight[top]))
-    reach = float(np.quantile(angles_deg(centre[None], q[members])[0].numpy(), 0.9))
-    kind = "region" if reach > WIDE else "point"
-    if reach > LONG and _straightness(q[members], sub) > STRAIGHT:
-        kind = "curve"
-    share = len(members) / len(q)
-    return Mode(quaternion=as_tuple(centre), share=share, radius_deg=reach, log_density=math.nan, kind=kind)
+    return labels
 
 
 def _straightness(q: Float64[Tensor, "n 4"], angle: Float64[np.ndarray, "n n"]) -> float:
-    """How much of the spread about a sample, seen from near (LONG), is along one direction: 1 for a thin curve, 1/3 for a blob.
-
-    The rotations of a continuous symmetry are a straight line in the rotation vectors seen from any of them.
-    """
+    """How much of the spread about a sample, seen from near (LONG), is along one direction: 1 for a thin curve, 1/3 for
+    a blob. A continuous symmetry's rotations are a straight line in the rotation vectors seen from any of them."""
     shares = []
     for i in np.linspace(0, len(q) - 1, min(len(q), 60)).astype(int):
         near = quat_to_rotvec(multiply(inverse(q[i]), q[torch.from_numpy(angle[i] <= LONG)]))

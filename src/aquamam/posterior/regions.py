@@ -1,15 +1,15 @@
 r"""Sets of rotations that hold the truth as often as they say.
 
-The highest-density region of a posterior at a level is $\{q : p(q) \ge t\}$, with t such that it holds that share of the posterior. A
-posterior may be too sure, or not sure enough. Split conformal prediction mends that: for held-out images with known truths the mass of the
-region that just holds the truth (`density_pit`) is a score, and a set of all rotations whose score is at most the
-$\lceil (n + 1) α \rceil$-th smallest of n held-out ones holds the truth of a new image with probability at least α, whatever the model,
-if that image is drawn like the held-out ones.
+The highest-density region of a posterior at a level is $\{q : p(q) \ge t\}$, with t such that it holds that share of the
+posterior. A posterior may be too sure, or not sure enough. Split conformal prediction corrects that: for held-out images
+with known truths the mass of the region that just holds the truth (`density_pit`) is a score, and the set of all
+rotations whose score is at most the $\lceil (n + 1) α \rceil$-th smallest of n held-out ones holds the truth of a new
+image with probability at least α, whatever the model, if that image is drawn like the held-out ones.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,23 +18,10 @@ from torch import Tensor
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import LOG_UNIFORM, random_quat
 from aquamam.posterior.calibration import ConformalScores
-from aquamam.posterior.modes import NEIGHBOURS, angles_deg, cluster
+from aquamam.posterior.modes import NEIGHBOURS, Mode, angles_deg, cluster
 
 SAMPLES = 500  # rotations drawn for a region
 LARGEST = 0.01  # of all rotations, as much as a ball of 33 degrees: with more, one had better not act
-FINE = 1e4  # log densities are compared to so many parts of a nat: equal cells must tie, whatever else was computed beside them
-
-
-@runtime_checkable
-class Density(Protocol):
-    """What a region asks of a posterior."""
-
-    @property
-    def batch_shape(self) -> torch.Size: ...
-
-    def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor: ...
-
-    def log_prob(self, value: Tensor, measure: str = "pi2") -> Tensor: ...
 
 
 class Estimate(NamedTuple):
@@ -45,6 +32,7 @@ class Estimate(NamedTuple):
 
 
 def check_level(level: float) -> None:
+    """Refuse what is no probability."""
     if not 0 < level < 1:
         raise InputError(f"a level must lie between 0 and 1, got {level}; 0.9 asks for nine truths of ten.")
 
@@ -56,58 +44,41 @@ def density_pit(
 
     $$(\#\{s : p(s) > p(t)\} + u\,(\#\{s : p(s) = p(t)\} + 1)) / (S + 1).$$
 
-    With u uniform in [0, 1) it is exactly uniform, for any number of samples and whatever the ties, if truths are draws from their
-    distributions. Truths that gather near 1 mean a distribution that is too sure, near 0 one that is not sure enough.
+    With u uniform in [0, 1) it is exactly uniform, for any number of samples and whatever the ties, if truths are draws
+    from their distributions. Truths that gather near 1 mean a distribution that is too sure.
     """
     above, ties = (samples > truth).sum(0), (samples == truth).sum(0)
     return ((above + u.double() * (ties + 1)) / (len(samples) + 1)).to(u.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Drawn:
-    """Samples of posteriors and their log densities."""
+    """Samples of a `RotationDistribution` and their log densities."""
 
-    posterior: Density
+    posterior: Any
     q: Float[Tensor, "samples batch 4"]
 
     @classmethod
-    def of(cls, posterior: Density, samples: int, generator: torch.Generator | None) -> "Drawn":
+    def of(cls, posterior: Any, samples: int, generator: torch.Generator | None) -> "Drawn":
         return cls(posterior, posterior.sample((samples,), generator=generator))
+
+    def density(self, q: Tensor) -> Tensor:
+        """Log densities to a ten-thousandth of a nat and of the samples' dtype: equal cells must tie."""
+        with torch.no_grad():
+            return (self.posterior.log_prob(q.to(self.q.dtype)).double() * 1e4).round() / 1e4
 
     @cached_property
     def log_p(self) -> Float[Tensor, "samples batch"]:
-        return _rounded(self.posterior.log_prob(self.q))
+        return self.density(self.q)
 
     def score(self, truth: Float[Tensor, "batch 4"], u: Float[Tensor, "batch"]) -> Float[Tensor, "batch"]:
-        # the samples' dtype, or ties would not be ties
-        return density_pit(_rounded(self.posterior.log_prob(truth.to(self.q.dtype))), self.log_p, u)
+        """The conformal scores of truths."""
+        return density_pit(self.density(truth), self.log_p, u)
 
     @property
     def spread(self) -> Float[Tensor, "batch"]:
         """Entropy in nats, as the samples tell it."""
-        return -self.log_p.double().mean(0)
-
-
-def _rounded(log_p: Tensor) -> Tensor:
-    return (log_p.double() * FINE).round() / FINE
-
-
-# --- regions ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Component:
-    """A separate part of a region."""
-
-    quaternion: tuple[float, float, float, float]  # xyzw, where the posterior's samples are most crowded in it
-    share: float  # of the posterior
-    radius_deg: float  # all of its samples lie this near to the quaternion
-    kind: str  # "point", "curve" or "region", as for modes
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
-        rounded = {"share": round(self.share, 4), "radius_deg": round(self.radius_deg, 2), "kind": self.kind}
-        return {"quaternion_xyzw": [round(x, 6) for x in self.quaternion], **rounded}
+        return -self.log_p.mean(0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,28 +96,22 @@ class Region:
 
     def contains(self, q: Tensor) -> Tensor:
         """Whether rotations, unit quaternions xyzw of shape (*sample, batch, 4), belong to it: (*sample, batch)."""
-        with torch.no_grad():
-            return self._inside(_rounded(self.drawn.posterior.log_prob(q.to(self.drawn.q.dtype))))
+        return self._inside(self.drawn.density(q))
 
     def _inside(self, log_p: Tensor) -> Tensor:
         return (log_p > self.threshold) | (self.closed & (log_p == self.threshold))
 
     @cached_property
     def share(self) -> Estimate:
-        r"""Its part of all rotations, with the standard error, from as many uniform rotations as samples of the posterior together:
-        the mean of $2 · 1[q ∈ region] / (1 + π^2 p(q))$, which is never above two."""
-        count, batch = len(self.drawn.q), self.threshold.shape
-        uniform = random_quat(
-            (count, *batch), generator=self.generator, dtype=self.drawn.q.dtype, device=self.drawn.q.device
-        )
-        with torch.no_grad():  # samples of their own: those at hand made the threshold
-            fresh = self.drawn.posterior.sample((count,), generator=self.generator)
-            log_p = self.drawn.posterior.log_prob(torch.cat([uniform, fresh])).double()
-        value = self._inside(_rounded(log_p)) * 2 / (1 + torch.exp(log_p - LOG_UNIFORM))
-        # the two halves are strata: each mean has an error of its own
-        halves = value.unflatten(0, (2, count))
-        error = (halves.var(1) / count).sum(0).sqrt() / 2
-        return Estimate(value.mean(0), error)
+        r"""Its part of all rotations, with the standard error, from as many uniform rotations as samples of the
+        posterior: the mean of $2 · 1[q ∈ region] / (1 + π^2 p(q))$, which is never above two."""
+        count, posterior = len(self.drawn.q), self.drawn.posterior
+        uniform = random_quat((count, *self.threshold.shape), generator=self.generator, device=self.drawn.q.device)
+        fresh = posterior.sample((count,), generator=self.generator)  # those at hand made the threshold
+        log_p = self.drawn.density(torch.cat([uniform.to(fresh), fresh]))
+        value = self._inside(log_p) * 2 / (1 + torch.exp(log_p - LOG_UNIFORM))
+        halves = value.unflatten(0, (2, count))  # strata: each mean has an error of its own
+        return Estimate(value.mean(0), (halves.var(1) / count).sum(0).sqrt() / 2)
 
     @property
     def abstain(self) -> Bool[Tensor, "batch"]:
@@ -154,10 +119,9 @@ class Region:
         return self.share.value > self.largest
 
     @cached_property
-    def components(self) -> list[list[Component]]:
-        """The separate parts for each image, largest share first."""
-        q = self.drawn.q.double().cpu()
-        inside = self._inside(self.drawn.log_p).cpu()
+    def components(self) -> list[list[Mode]]:
+        """The separate parts for each image, largest share first: all of a part's samples lie within its radius."""
+        q, inside = self.drawn.q.double().cpu(), self._inside(self.drawn.log_p).cpu()
         return [_components(q[inside[:, i], i], len(q)) for i in range(q.shape[1])]
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -171,13 +135,13 @@ class Region:
                 "share_of_rotations": float(share[i]),
                 "share_se": float(error[i]),
                 "abstain": bool(self.abstain[i]),
-                "components": [part.to_dict() for part in parts],
+                "components": [part.to_dict(density=False) for part in parts],
             }
             for i, parts in enumerate(self.components)
         ]
 
 
-def _components(q: Float[Tensor, "n 4"], drawn: int) -> list[Component]:
+def _components(q: Float[Tensor, "n 4"], drawn: int) -> list[Mode]:
     if len(q) <= NEIGHBOURS:
         return []
     labels, modes = cluster(q)
@@ -185,13 +149,12 @@ def _components(q: Float[Tensor, "n 4"], drawn: int) -> list[Component]:
     for k, mode in enumerate(modes):
         members = q[torch.from_numpy(labels == k)]
         reach = angles_deg(torch.tensor([mode.quaternion], dtype=torch.float64), members).max()
-        share = len(members) / drawn
-        parts.append(Component(quaternion=mode.quaternion, share=share, radius_deg=float(reach), kind=mode.kind))
+        parts.append(replace(mode, share=len(members) / drawn, radius_deg=float(reach)))
     return parts
 
 
 def find_region(
-    posterior: Density,
+    posterior: Any,
     level: float = 0.9,
     *,
     calibration: ConformalScores | dict[str, Any] | bool | None = None,
@@ -199,7 +162,7 @@ def find_region(
     largest: float = LARGEST,
     generator: torch.Generator | None = None,
 ) -> Region:
-    """The highest-density regions at a level.
+    """The highest-density regions of a `RotationDistribution` at a level.
 
     calibration: conformal scores of held-out images (`calibrate` returns them); None or False trusts the posterior.
     samples: rotations drawn; a calibration fixes their number, since its scores were ranked among as many.
@@ -208,9 +171,7 @@ def find_region(
     if len(posterior.batch_shape) != 1:
         raise InputError(f"regions are found for a flat batch of images, got batch {tuple(posterior.batch_shape)}.")
     if not 0 < largest <= 1:
-        raise InputError(
-            f"largest is a share of all rotations, between 0 and 1, got {largest}; the default is {LARGEST}."
-        )
+        raise InputError(f"largest is a share of all rotations, between 0 and 1, got {largest}; default {LARGEST}.")
     scores = ConformalScores.from_dict(calibration) if isinstance(calibration, dict) else calibration
     if isinstance(scores, bool):
         scores = None
@@ -219,11 +180,10 @@ def find_region(
     count = scores.samples if scores is not None else SAMPLES if samples is None else samples
     if count < 20:
         raise InputError(f"a region needs at least 20 samples, got {count}; the default is {SAMPLES}.")
-    with torch.no_grad():
-        drawn = Drawn.of(posterior, count, generator)
+    drawn = Drawn.of(posterior, count, generator)
     mass = torch.full_like(drawn.spread, level) if scores is None else scores.mass(level, drawn.spread)
     u = torch.rand(mass.shape, generator=generator, dtype=torch.float64, device=generator.device if generator else None)
-    threshold, closed = _threshold(drawn.log_p, mass, u.to(mass.device))
+    threshold, closed = score_threshold(drawn.log_p, mass, u.to(mass.device))
     return Region(
         level=level,
         calibrated=scores is not None,
@@ -236,19 +196,17 @@ def find_region(
     )
 
 
-def _threshold(
+def score_threshold(
     log_p: Float[Tensor, "samples batch"], mass: Float[Tensor, "batch"], u: Float[Tensor, "batch"]
 ) -> tuple[Float[Tensor, "batch"], Bool[Tensor, "batch"]]:
-    """The log density from which on a rotation's score is at most `mass`.
+    """The log density from which on `density_pit` is at most `mass`, and whether it is so at that density itself.
 
-    Between two samples the score is (number above + u) / (S + 1), which falls with the density; on a sample it lies between those beside.
+    Between two samples it is (number above + u) / (S + 1), which falls with the density; on a sample it lies between.
     """
     count = len(log_p)
-    room = mass.double() * (count + 1) - u
-    above = room.floor().long()
-    ordered = torch.cat(
-        [log_p.double().sort(dim=0, descending=True).values, torch.full_like(log_p[:1], -torch.inf).double()]
-    )
+    above = (mass.double() * (count + 1) - u).floor().long()
+    ordered = log_p.double().sort(dim=0, descending=True).values
+    ordered = torch.cat([ordered, torch.full_like(ordered[:1], -torch.inf)])
     threshold = ordered.gather(0, above.clamp(0, count)[None])[0]
     threshold = torch.where(above < 0, torch.inf, threshold)
     more, ties = (log_p > threshold).sum(0), (log_p == threshold).sum(0)

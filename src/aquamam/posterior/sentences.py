@@ -1,19 +1,17 @@
-"""AQuaMaM's posterior: a rotation as a sentence of three bins, each given the earlier ones, on top of anything that
-tells their logits.
-"""
+"""AQuaMaM's posterior: a rotation as a sentence of three bins, each given the earlier ones."""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.charts import ChartPoint
 from aquamam.geometry.rotations import as_unit_quat
 from aquamam.posterior import windows
-from aquamam.posterior.decoding import Choose, Passes, beam, sampler
-from aquamam.posterior.distribution import CHUNK_FLOATS, RotationDistribution, TopK, even_chunks
+from aquamam.posterior.decoding import Choose, beam, distinct, sampler
+from aquamam.posterior.distribution import Images, RotationDistribution, TopK
 
 
 @runtime_checkable
@@ -23,7 +21,7 @@ class Conditionals(Protocol):
     batch: int
     row_floats: int  # rough size of the activations of one rotation
 
-    def some(self, images: Tensor | slice) -> "Conditionals":
+    def some(self, images: Images) -> "Conditionals":
         """Those of some of the images."""
 
     def first(self) -> Float[Tensor, "batch first_tokens"]:
@@ -53,7 +51,8 @@ class QuaternionSentences(RotationDistribution):
     """AQuaMaM's posterior: three tokens, each a bin given the earlier ones."""
 
     def __init__(self, conditionals: Conditionals, cells: Cells):
-        super().__init__(conditionals.batch, ceiling=cells.ceiling)
+        row_floats = 4 * cells.bins + conditionals.row_floats
+        super().__init__(conditionals.batch, ceiling=cells.ceiling, row_floats=row_floats)
         self.conditionals = conditionals
         self.cells = cells
         self._first_log_probs: Tensor | None = None
@@ -64,24 +63,23 @@ class QuaternionSentences(RotationDistribution):
             self._first_log_probs = self.conditionals.first().float().log_softmax(-1)
         return self._first_log_probs
 
-    def _some(self, images: Tensor | slice) -> "QuaternionSentences":
+    def _some(self, images: Images) -> "QuaternionSentences":
         return QuaternionSentences(self.conditionals.some(images), self.cells)
 
-    def _rotations_per_chunk(self) -> int:
-        row = 4 * self.cells.bins + self.conditionals.row_floats
-        return max(1, CHUNK_FLOATS // (row * max(self._batch, 1)))
+    def _cell(self, q: Float[Tensor, "*batch 4"]) -> tuple[Int64[Tensor, "*batch code"], Float[Tensor, "*batch"]]:
+        point = self.cells.chart.split(q)
+        cell = self.cells.locate(point)
+        return torch.cat([point.chart[..., None], cell], -1), self.cells.log_factor(point, cell)
 
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         point = self.cells.chart.split(q)
         cell = self.cells.locate(point)
-        return self._sentence_log_prob(point, cell) + self.cells.log_factor(point, cell)
-
-    def _sentence_log_prob(self, point: ChartPoint, cell: Int[Tensor, "rotations batch 3"]) -> Tensor:
         token = point.chart * self.cells.bins + cell[..., 0]
         logits = self._rest(point, cell)
         # both steps at once: indexing one step at a time costs a whole tensor of zeros each in the backward pass
         rest = logits.gather(-1, cell[..., 1:, None]).squeeze(-1) - logits.logsumexp(-1)
-        return self.first_log_probs().gather(-1, token.T).T + rest.sum(-1)
+        sentence = self.first_log_probs().gather(-1, token.T).T + rest.sum(-1)
+        return sentence + self.cells.log_factor(point, cell)
 
     def _rest(
         self,
@@ -104,101 +102,87 @@ class QuaternionSentences(RotationDistribution):
         self, q: Float[Tensor, "rotations batch 4"], sigma: float = 0.0, window: Float[Tensor, "batch 3"] | None = None
     ) -> Float[Tensor, "rotations batch"]:
         """`log_prob` with each token's label smeared over the legal bins of its axis by a Gaussian of `sigma` bins: a
-        training target that tells near misses from far ones. Tends to `log_prob` as sigma -> 0 and is no density for
-        sigma > 0.
+        training target that tells near misses from far ones, and no density.
 
         window: where the part lies in each crop; then the log density of both.
         """
-        point, bins = self.cells.chart.split(as_unit_quat(q)), self.cells.bins
-        cell = self.cells.locate(point)
-        log_p = [self._of_chart(point.chart), *self._rest(point, cell, window).log_softmax(-1).unbind(-2)]
-        places, exact = (
-            cell,
-            point.u / self.cells.width + bins / 2 - 0.5,
-        )  # bin coordinates: the target's mean is unbiased
-        factor = self.cells.log_factor(point, cell)
+        cells, bins, point = self.cells, self.cells.bins, self.cells.chart.split(as_unit_quat(q))
+        cell = cells.locate(point)
+        first = self.first_log_probs().reshape(self._batch, cells.chart.count, bins)
+        first = first[torch.arange(self._batch, device=q.device), point.chart]  # of the true chart
+        log_p = torch.cat([first[..., None, :], self._rest(point, cell, window).log_softmax(-1)], -2)
+        # bin coordinates of the exact value, so that the target's mean is unbiased
+        places, exact = cell, point.u / cells.width + bins / 2 - 0.5
+        factor = cells.log_factor(point, cell)
         if window is not None:
             places = torch.cat([places, windows.locate(window, bins).expand(len(q), -1, -1)], -1)
             where = ((windows.normalised(window) + 1) / 2 * bins - 0.5).expand(len(q), -1, -1)
             exact, factor = torch.cat([exact, where.to(exact)], -1), factor - windows.log_volume(bins)
         if sigma > 0:
-            tokens = [windows.smeared(p, exact[..., k].float(), sigma) for k, p in enumerate(log_p)]
+            tokens = windows.smeared(log_p, exact.float(), sigma)
         else:
-            tokens = [p.gather(-1, places[..., k, None]).squeeze(-1) for k, p in enumerate(log_p)]
-        return torch.stack(tokens).sum(0) + factor.to(log_p[0].dtype)
-
-    def _of_chart(self, chart: Int[Tensor, "rotations batch"]) -> Float[Tensor, "rotations batch bins"]:
-        """Log-probabilities of the first tokens of a chart."""
-        first = self.first_log_probs().reshape(self._batch, self.cells.chart.count, self.cells.bins)
-        return first[torch.arange(self._batch, device=chart.device), chart]
+            tokens = log_p.gather(-1, places[..., None]).squeeze(-1)
+        return tokens.sum(-1) + factor.to(log_p.dtype)
 
     def decode(self, choose: Choose, generator: torch.Generator | None = None, *, shared: bool = False) -> Sentences:
         """The one decoding loop: greedy, beam and sampling differ only in how they choose.
 
         shared: sentences that are equal so far pass through the network once.
         """
-        cells = self.cells
-        first = self.first_log_probs()
-        rows = torch.arange(self._batch, device=first.device)
-        _, token = choose(torch.zeros_like(first[None, :, 0]), first[None], None)
+        cells, first = self.cells, self.first_log_probs()
+        images = torch.arange(self._batch, device=first.device)
+        _, token = choose(torch.zeros_like(first[None, :, 0]), first[None])
         total = first.gather(-1, token.T).T
         chart, cell = token // cells.bins, (token % cells.bins)[..., None]
         past: tuple[Tensor, ...] = ()
-        passes = Passes.of(token).if_fewer() if shared else None
+        source, code = None, token  # the state in `past` that a row goes on from, and a number for its prefix
         while cell.shape[-1] < 3:
-            where, bins = (chart, cell) if passes is None else (passes.pick(chart), passes.pick(cell))
-            logits, past = self.conditionals.rest(where, self._shown(bins[..., -1], generator)[..., None], past)
-            log_p = cells.restrict(logits[..., 0, :].float(), bins).log_softmax(-1)
-            parent, token = choose(total, log_p, passes)
-            more = cell.shape[-1] < 2
-            if passes is not None:
-                total = total + log_p[passes.place, rows, token]
-                if more:
-                    before, passes = passes.place, Passes.of(passes.place * cells.bins + token).if_fewer()
-                    came_from = before if passes is None else passes.pick(before)
-                    past = tuple(state[came_from, rows] for state in past)
-            elif parent is None:
-                total = total + log_p.gather(-1, token[..., None]).squeeze(-1)
+            some_chart, some_cell, place = chart, cell, None
+            if shared:
+                row, place = distinct(code)
+                some_chart, some_cell = chart[row, images], cell[row, images]
+                source = None if source is None else source[row, images]
+            past = past if source is None else tuple(state[source, images] for state in past)
+            logits, past = self.conditionals.rest(some_chart, self._shown(some_cell[..., -1:], generator), past)
+            log_p = cells.restrict(logits[..., 0, :].float(), some_cell).log_softmax(-1)
+            parent, token = choose(total, log_p if place is None else log_p[place, images])
+            if place is not None:
+                source, code = place, place * cells.bins + token
             else:
-                total = total[parent, rows] + log_p[parent, rows, token]
-                chart, cell = chart[parent, rows], cell[parent, rows]
-                past = tuple(state[parent, rows] for state in past) if more else ()
+                source = parent
+            if parent is not None:
+                total, chart, cell = (x[parent, images] for x in (total, chart, cell))
+            came_from = torch.arange(len(token), device=token.device)[:, None] if source is None else source
+            total = total + log_p[came_from, images, token]
             cell = torch.cat([cell, token[..., None]], -1)
         return Sentences(chart, cell, total)
 
-    def _shown(self, bins: Int[Tensor, "rotations batch"], generator: torch.Generator | None) -> Tensor:
-        """What the network sees of a chosen bin: its centre, or when the paper's density is sampled a uniform value
-        of it (Listing 3).
-        """
+    def _shown(self, bins: Int[Tensor, "rotations batch 1"], generator: torch.Generator | None) -> Tensor:
+        """What the network sees of a chosen bin: its centre, or when the paper's density is sampled a uniform value of
+        it (Listing 3)."""
         value = self.cells.centre(bins)
         if self.cells.density == "paper" and generator is not None:
             noise = torch.rand(bins.shape, generator=generator, dtype=value.dtype, device=value.device)
             value = value + (noise - 0.5) * self.cells.width
         return value.float()
 
-    def _to_quat(self, sentences: Sentences, u: Tensor) -> Tensor:
-        return self.cells.chart.join(sentences.chart, u).float()
-
     def sentences(self, count: int, *, generator: torch.Generator | None = None) -> Sentences:
         """Draw token sequences, shape (count, batch)."""
         if generator is None:
             generator = torch.Generator(device=self.first_log_probs().device)
             generator.manual_seed(int(torch.randint(2**62, ()).item()))
+        shared = self.cells.density == "cells"
         with torch.no_grad():
-            parts = [
-                self.decode(sampler(n, generator), generator, shared=self.cells.density == "cells")
-                for n in even_chunks(count, self._rotations_per_chunk())
-            ]
+            parts = [self.decode(sampler(n, generator), generator, shared=shared) for n in self._chunks(count)]
         return Sentences(*(torch.cat(field) for field in zip(*parts)))
 
     def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
         drawn = self.sentences(count, generator=generator)
-        return self._to_quat(drawn, self.cells.uniform(drawn.cell, generator))
+        return self.cells.chart.join(drawn.chart, self.cells.uniform(drawn.cell, generator)).float()
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
-        best = self.decode(beam(1))
-        return self._to_quat(best, self.cells.representative(best.cell))[0]
+        return self._topk(1).quaternions[0]
 
     def _topk(self, k: int) -> TopK:
         best = self.decode(beam(k))
-        return TopK(self._to_quat(best, self.cells.representative(best.cell)), best.log_prob)
+        return TopK(self.cells.chart.join(best.chart, self.cells.representative(best.cell)).float(), best.log_prob)

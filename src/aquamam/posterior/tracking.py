@@ -9,29 +9,28 @@ from torch import Tensor
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import as_unit_quat, chordal_mean, inverse, multiply
 from aquamam.posterior.distribution import RotationDistribution
-from aquamam.posterior.fusion import FusedPosterior, fuse, heaviest_balls
-from aquamam.posterior.importance import WIDTH
-from aquamam.posterior.kernel_mixture import KernelMixture, crowding
+from aquamam.posterior.fusion import WIDTH, FusedPosterior, fuse, heaviest_balls
+from aquamam.posterior.kernel_mixture import KernelMixture, neighbour_distance
 from aquamam.posterior.modes import angles_deg
 
 SHIFTS = 5  # steps of mean shift: modes are round, and it settles in two or three
 
 
 class Tracker:
-    r"""Follows the rotations R of B objects, object to camera, over frames; its answer stays with one of several equivalent poses.
+    r"""Follows the rotations R of B objects, object to camera; its answer stays with one of several equivalent poses.
 
         tracker = Tracker(motion_noise_deg=2)
-        for image, turn in frames:
-            tracker.predict(turn)              # R_new = turn R_old: known, guessed, or nothing for an object that hardly moves
+        for image, motion in frames:
+            tracker.predict(motion)                 # R_new = motion R_old: known, guessed, or nothing
             answer = tracker.update(model(image))   # (B, 4), xyzw
 
-    motion_noise_deg: standard deviation about each axis of what the motion is not known by. The belief's samples, moved, each become
-        a kernel of that width, widened by the spacing between samples. With 0 the motion is exact: nothing is sampled, every frame is
-        kept as a factor of the product, and an update takes time in proportion to the frames so far.
-    outliers: share of belief that is spread over all rotations at each noisy step, so that a tracker that is wrong finds back.
-    radius_deg: the answer is a mean over the belief this near to it, and this ball's share of belief is the answer's standing.
-    lost: the answer jumps to another place when that holds more than so many times the share of the place next to the old answer,
-        beyond what the number of samples leaves to chance.
+    motion_noise_deg: standard deviation about each axis of what the motion is not known by. The belief's samples, moved,
+        each become a kernel of that width, widened by the usual spacing between samples. With 0 the motion is exact: every
+        frame is kept as a factor of the product, and an update takes time in proportion to the frames so far.
+    outliers: share of belief that is spread over all rotations at each noisy step, so that a wrong tracker finds back.
+    radius_deg: the answer is a mean over the belief this near to it, and its standing is this ball's share of belief.
+    lost: the answer jumps to another place when that holds more than so many times the share of the place next to the
+        old answer, beyond what the number of samples leaves to chance.
     """
 
     def __init__(
@@ -44,59 +43,63 @@ class Tracker:
         samples: int = 500,
         generator: torch.Generator | None = None,
     ):
-        if not (0 <= motion_noise_deg <= 90 and 0 <= outliers < 1):
-            raise InputError(
-                f"motion_noise_deg must lie in [0, 90] and outliers in [0, 1), got {motion_noise_deg} and {outliers}."
-            )
-        if not (0 < radius_deg <= 90 and lost >= 1):
-            raise InputError(
-                f"radius_deg must lie in (0, 90] and lost be at least 1, got {radius_deg} and {lost}; 15 and 4 are the defaults."
-            )
-        if samples < 50:
-            raise InputError(f"samples must be at least 50, got {samples}; the default is 500.")
+        for good, rule in (
+            (0 <= motion_noise_deg <= 90, f"motion_noise_deg must lie in [0, 90], got {motion_noise_deg}; try 1"),
+            (0 <= outliers < 1, f"outliers must lie in [0, 1), got {outliers}; try 0.01"),
+            (0 < radius_deg <= 90, f"radius_deg must lie in (0, 90], got {radius_deg}; try 15"),
+            (lost >= 1, f"lost must be at least 1, got {lost}; try 4"),
+            (samples >= 50, f"samples must be at least 50, got {samples}; try 500"),
+        ):
+            if not good:
+                raise InputError(f"{rule}, the default.")
         self.motion_noise_deg, self.outliers = float(motion_noise_deg), float(outliers)
         self.radius_deg, self.lost, self.samples = float(radius_deg), float(lost), samples
         self.generator = generator
         self.answer: Tensor | None = None  # (B, 4), xyzw; moved along by `predict`
         self.jumped: Bool[Tensor, "batch"] | None = None  # whether the last update's answer left its place
         self.standing: Float64[Tensor, "batch"] | None = None  # the answer's share of the belief
-        # the belief is a product: factors, and the rotations that take the present camera coordinates to theirs
-        self._factors: list[RotationDistribution] = []
-        self._turns: list[Tensor] = []
+        # the belief is a product of factors: posteriors, and the rotations from the present camera frame to theirs
+        self._factors: list[tuple[RotationDistribution, Tensor]] = []
         self._belief: FusedPosterior | None = None
 
     @property
     def belief(self) -> FusedPosterior:
-        """What is believed of the present rotations, as a posterior; its `statements()` tell whether the last frame fitted."""
+        """What is believed of the present rotations; its `statements()` tell whether the last frame fitted."""
         if not self._factors:
             raise InputError("a tracker believes nothing before its first frame; call update(posterior) first.")
         if self._belief is None:
-            self._belief = fuse(self._factors, self._turns, conflict="keep", generator=self.generator)
+            posteriors, relative = zip(*self._factors)
+            self._belief = fuse(posteriors, relative, conflict="keep", generator=self.generator)
         return self._belief
 
     def predict(self, relative: Any = None, *, noise_deg: float | int | None = None) -> None:
-        """The objects have turned: R_new = relative R_old, quaternions xyzw of either sign, (4,) or (B, 4), in camera coordinates;
-        nothing means that they stood still. noise_deg: this step's uncertainty, else the tracker's."""
+        """The objects have moved: R_new = relative R_old, quaternions xyzw of either sign, (4,) or (B, 4), in camera
+        coordinates; nothing means that they stood still. noise_deg: this step's uncertainty, else the tracker's."""
         noise = self.motion_noise_deg if noise_deg is None else noise_deg
         if not 0 <= noise <= 90:
             raise InputError(f"noise_deg must lie in [0, 90], got {noise}.")
-        turn = as_unit_quat([0.0, 0, 0, 1] if relative is None else relative, "relative")
-        if not self._factors:
+        motion = as_unit_quat([0.0, 0, 0, 1] if relative is None else relative, "relative")
+        if self.answer is None:
             return  # nothing is believed yet, and it stays nothing
-        batch, device = self._factors[0].batch_shape[0], self._turns[0].device
-        if turn.shape not in ((4,), (1, 4), (batch, 4)):
-            raise InputError(f"relative must be (4,) or ({batch}, 4), got {tuple(turn.shape)}.")
-        turn = turn.to(device)
+        if motion.shape not in ((4,), (1, 4), self.answer.shape):
+            raise InputError(f"relative must be (4,) or {tuple(self.answer.shape)}, got {tuple(motion.shape)}.")
+        motion = motion.to(self.answer.device)
         if noise > 0:
-            centres = multiply(turn, self.belief.sample((self.samples,), generator=self.generator).double())
-            width = torch.hypot(WIDTH * crowding(centres), torch.tensor(noise, device=device).double().deg2rad())
-            self._factors = [KernelMixture(centres, width, self.outliers)]
-            self._turns = [torch.tensor([0.0, 0, 0, 1], device=device).double().expand(batch, 4)]
+            centres = multiply(motion, self.belief.sample((self.samples,), generator=self.generator).double())
+            # one width for all: with narrower kernels where samples crowd, a curve's belief would gather in one place
+            width = WIDTH * neighbour_distance(centres).median(0).values.expand(centres.shape[:2])
+            width = torch.hypot(width, torch.deg2rad(width.new_tensor(noise)))
+            self._add([], KernelMixture(centres, width, self.outliers))
         else:
-            self._turns = [multiply(back, inverse(turn)) for back in self._turns]
+            self._factors = [(factor, multiply(back, inverse(motion))) for factor, back in self._factors]
         self._belief = None
-        assert self.answer is not None
-        self.answer = multiply(turn, self.answer.double()).float()
+        self.answer = multiply(motion, self.answer.double()).float()
+
+    def _add(self, before: list[tuple[RotationDistribution, Tensor]], factor: RotationDistribution) -> None:
+        """Believe a factor about the present rotations beside those before."""
+        here = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64, device=factor.sample((0,)).device)
+        self._factors = [*before, (factor, here.expand(factor.batch_shape[0], 4))]
+        self._belief = None
 
     def update(self, posterior: RotationDistribution, *, weight: float | int = 1.0) -> Tensor:
         """Take in a frame's posterior of B objects, and return the answer (B, 4), xyzw.
@@ -105,26 +108,22 @@ class Tracker:
         """
         if len(posterior.batch_shape) != 1:
             raise InputError(f"a tracker takes a flat batch of objects, got batch {tuple(posterior.batch_shape)}.")
-        if self._factors and self._factors[0].batch_shape != posterior.batch_shape:
+        before, (batch,) = self.answer, posterior.batch_shape
+        if before is not None and len(before) != batch:
             raise InputError(
-                f"a tracker follows the same objects in every frame, {self._factors[0].batch_shape[0]} so far, "
-                f"got {posterior.batch_shape[0]}; start another one."
+                f"a tracker follows the same objects in every frame, {len(before)} so far, got {batch}; start another."
             )
         if not 0 < weight <= 1:
             raise InputError(f"weight must lie in (0, 1], got {weight}.")
         if weight != 1:
             posterior = fuse([posterior], weights=[weight], conflict="keep", generator=self.generator)
-        self._factors.append(posterior)
-        drawn = posterior.sample((0,))
-        here = torch.tensor([0.0, 0, 0, 1], device=drawn.device).double().expand(posterior.batch_shape[0], 4)
-        self._turns.append(here)
-        self._belief = None
+        self._add(self._factors, posterior)
         q = self.belief.sample((self.samples,), generator=self.generator).double()
-        before = self.answer
-        chosen = [self._choose(q[:, i], None if before is None else before[i].double()) for i in range(q.shape[1])]
-        self.answer = torch.stack([c for c, _, _ in chosen]).float() if chosen else q[0].float()
-        self.standing = torch.tensor([s for _, s, _ in chosen], dtype=torch.float64)
-        self.jumped = torch.tensor([j for _, _, j in chosen], dtype=torch.bool)
+        chosen = [self._choose(q[:, i], None if before is None else before[i].double()) for i in range(batch)]
+        answer, standing, jumped = zip(*chosen) if chosen else ((q[0, :0],), (), ())
+        self.answer = torch.stack(answer).reshape(batch, 4).float()
+        self.standing = torch.tensor(standing, dtype=torch.float64)
+        self.jumped = torch.tensor(jumped, dtype=torch.bool)
         return self.answer
 
     def _choose(self, q: Float64[Tensor, "n 4"], before: Tensor | None) -> tuple[Tensor, float, bool]:
@@ -138,12 +137,11 @@ class Tracker:
         other, here = max(best_share, float(share[0])) * len(q), stay_share * len(q)
         if here > 0 and other - 2 * other**0.5 <= self.lost * (here + 2 * here**0.5):
             return stay, stay_share, False
-        away = float(angles_deg(best[None], before[None])) > self.radius_deg
-        return best, best_share, away
+        return best, best_share, float(angles_deg(best[None], before[None])) > self.radius_deg
 
     def _settle(self, q: Float64[Tensor, "n 4"], start: Tensor) -> tuple[Tensor, float]:
-        """Mean shift from a start, and the share of samples within the radius of where it ends. Along a curve of equally good
-        rotations it stays where it is."""
+        """Mean shift from a start, and the share of samples within the radius of where it ends. Along a curve of equally
+        good rotations it stays where it is."""
         where, near = start, q[:0, 0]
         for _ in range(SHIFTS):
             near = angles_deg(where[None], q)[0] <= self.radius_deg

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from aquamam.geometry.rotations import as_unit_quat
 from aquamam.plotting.cloud import make_cloud
-from aquamam.posterior.answers import answers, plain_answers
+from aquamam.posterior.answers import answers
 from aquamam.serving.batcher import Encoded
 from aquamam.serving.schemas import LogProbRequest, PosteriorRequest, PredictRequest, SampleRequest
 
@@ -17,9 +17,7 @@ def predict(encoded: Encoded, i: int, asked: PredictRequest) -> dict[str, Any]:
     if asked.samples == 0 and asked.strategy == "greedy":
         return encoded.plain[i].to_dict(matrix=asked.matrix)
     options: dict[str, Any] = {"strategy": asked.strategy, "generator": encoded.generator(asked.seed)}
-    if asked.samples:
-        options |= {"samples": asked.samples, "symmetry": encoded.model.symmetry}
-    (answer,) = (answers if asked.samples else plain_answers)(encoded.row(i), **options)
+    (answer,) = answers(encoded.row(i), asked.samples, symmetry=encoded.model.symmetry, **options)
     return answer.to_dict(matrix=asked.matrix)
 
 

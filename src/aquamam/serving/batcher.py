@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from aquamam.network.model import RotationModel
-from aquamam.posterior.answers import Answer, plain_answers
+from aquamam.posterior.answers import Answer, answers
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.sentences import QuaternionSentences
 from aquamam.serving.limits import Refusal
@@ -39,7 +39,7 @@ class Encoded:
     @cached_property
     def plain(self) -> list[Answer]:
         """Greedy predictions of all images, decoded at once."""
-        return plain_answers(self.posterior)
+        return answers(self.posterior, 0)
 
     def row(self, i: int) -> RotationDistribution:
         """The posterior of one image: many rotations of one image are a large matrix as they are."""
