@@ -155,14 +155,13 @@ class IPDFPosterior(RotationDistribution):
     def summary(self) -> GridSummary:
         """One pass over the grid, done once."""
         if self._summary is None or (torch.is_grad_enabled() and not self._summary.log_mass.requires_grad):
-            masses, tops, places = [], [], []
+            masses, tops = [], []
             for scores in self.grid_scores():
                 masses.append(scores.logsumexp(0))
-                top, place = scores.detach().max(0)
-                tops.append(top)
-                places.append(place + self._rows * len(places))
-            piece = torch.stack(tops).argmax(0, keepdim=True)
-            self._summary = GridSummary(torch.stack(masses), torch.stack(places).gather(0, piece)[0])
+                tops.append(scores.detach().max(0))
+            piece = torch.stack([top.values for top in tops]).argmax(0, keepdim=True)
+            place = torch.stack([top.indices for top in tops]).gather(0, piece)
+            self._summary = GridSummary(torch.stack(masses), (piece * self._rows + place)[0])
         return self._summary
 
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:

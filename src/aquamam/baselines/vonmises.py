@@ -107,7 +107,8 @@ class VonMisesMixture(MixturePosterior):
         self.centre, self.concentration, self.euler = centre, concentration, euler
 
     def _some(self, images: Images) -> "VonMisesMixture":
-        return VonMisesMixture(*(x[images] for x in (self.log_weight, self.centre, self.concentration)), self.euler)
+        weight, centre, concentration = (x[images] for x in (self.log_weight, self.centre, self.concentration))
+        return VonMisesMixture(weight, centre, concentration, self.euler)
 
     def component_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch components"]:
         return log_euler_density(q.unsqueeze(-2), self.centre, self.concentration, self.euler)

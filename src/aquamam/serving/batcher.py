@@ -16,7 +16,6 @@ from torch import Tensor
 from aquamam.network.model import RotationModel
 from aquamam.posterior.answers import Answer, answers
 from aquamam.posterior.distribution import RotationDistribution
-from aquamam.posterior.sentences import QuaternionSentences
 from aquamam.serving.limits import Refusal
 
 
@@ -43,11 +42,7 @@ class Encoded:
 
     def row(self, i: int) -> RotationDistribution:
         """The posterior of one image: many rotations of one image are a large matrix as they are."""
-        if len(self.images) == 1:
-            return self.posterior
-        if isinstance(self.posterior.unwrapped, QuaternionSentences):
-            return self.posterior._some(slice(i, i + 1))
-        return self.model(self.images[i][None])  # the other systems' posteriors cannot be taken apart
+        return self.posterior if len(self.images) == 1 else self.posterior._some(slice(i, i + 1))
 
 
 @dataclass(eq=False, kw_only=True)

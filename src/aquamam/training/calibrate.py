@@ -17,7 +17,8 @@ from aquamam.data.stream import one_pass
 from aquamam.errors import InputError
 from aquamam.network.model import RotationModel
 from aquamam.posterior.calibration import ConformalScores, quantile
-from aquamam.posterior.regions import Density, Drawn, check_level
+from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.regions import Drawn, check_level
 
 
 @torch.no_grad()
@@ -68,7 +69,7 @@ def calibrate(
     return {**found.to_dict(), "levels": shares, "images": sum(map(len, scores))}
 
 
-def draw(posterior: Density, batch: Batch, samples: int, seed: int) -> Drawn:
+def draw(posterior: RotationDistribution, batch: Batch, samples: int, seed: int) -> Drawn:
     """Samples of each image, a function of the seed and of the batch."""
     word = int(words(seed, "calibration/samples", np.array(batch.indices[:1], np.int64), 1)[0, 0])
     return Drawn.of(posterior, samples, torch.Generator(device=batch.images.device).manual_seed(word >> 1))
