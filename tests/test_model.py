@@ -15,7 +15,7 @@ from aquamam.network.images import to_rgb
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.posterior.calibration import Calibration
 from aquamam.posterior.decoding import sampler
-from aquamam.training.presets import MODELS
+from aquamam.training.presets import PRESETS
 from benchmarks.plain import PlainAQuaMaM
 
 
@@ -29,7 +29,7 @@ def model(request) -> AQuaMaM:
 @pytest.mark.parametrize(("preset", "count"), [("toy", 3_510_609), ("die", 20_000_756)])
 def test_parameter_counts_are_the_papers(preset, count):
     with torch.device("meta"):
-        assert AQuaMaM(MODELS[preset]).parameter_count == count
+        assert AQuaMaM(PRESETS[preset].model).parameter_count == count
 
 
 @pytest.mark.parametrize("layers", [1, 3])

@@ -24,6 +24,7 @@ from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import RotationModel
 from aquamam.posterior.distribution import RotationDistribution, least_expected_error
 from aquamam.training.calibrate import draw, score
+from aquamam.training.start import check_images
 
 STRATEGIES = ("greedy", "beam", "expected")
 TURNS = 32  # evenly spaced rotations about a continuous axis that stand for it in the mean log-likelihood
@@ -268,12 +269,8 @@ def _check(
     batch_size: int,
 ) -> None:
     """Everything that a user can get wrong, before any work."""
-    config, size = model.config, getattr(model.config, "image_size", None)
     unknown = [name for name in strategies or () if name not in STRATEGIES]
-    reads_categories = "category" in (getattr(config, "embedding", ""), getattr(config, "encoder", ""))
-    height, width = dataset.image_size or (size, size)
     for wrong, sentence in (
-        (reads_categories, "this model reads categories, not images; `aquamam reproduce toy` evaluates those."),
         (not dataset.endless and len(dataset) == 0, "the data set is empty; choose another split."),
         (limit is not None and limit < 1, f"at least 1 image is needed, got a limit of {limit}."),
         (batch_size < 1, f"a batch holds at least 1 image, got {batch_size}."),
@@ -286,10 +283,7 @@ def _check(
             "expected" in (strategies or ()) and not samples,
             "the strategy expected chooses among samples; ask for some, or leave it out.",
         ),
-        (
-            (height, width) != (size, size),
-            f"the model reads {size} x {size} images and the data has {height} x {width}; open it with size={size}.",
-        ),
     ):
         if wrong:
             raise InputError(sentence)
+    check_images(model.config, dataset)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -168,16 +168,11 @@ class Evaluation:
         log_p = self.columns["log_likelihood"].numpy()
         low, high = np.quantile(log_p, 0.002), log_p.max()
         edges = np.linspace(low, max(high, low + 1e-3), min(60, round(2 * len(log_p) ** (1 / 3)) + 2) + 1)
+        shares = {k: [float((e <= a).mean()) for a in angles] for k, e in errors.items()}
+        counts = np.histogram(log_p.clip(low, high), edges)[0]  # the lowest two in a thousand stand in the first bar
         curves: dict[str, Any] = {
-            "error": {
-                "angles_deg": angles.tolist(),
-                "shares": {k: [float((e <= a).mean()) for a in angles] for k, e in errors.items()},
-            },
-            # the lowest two in a thousand stand in the first bar
-            "log_likelihood": {
-                "edges": edges.tolist(),
-                "counts": np.histogram(log_p.clip(low, high), edges)[0].tolist(),
-            },
+            "error": {"angles_deg": angles.tolist(), "shares": shares},
+            "log_likelihood": {"edges": edges.tolist(), "counts": counts.tolist()},
         }
         if "pit" in self.columns:
             pit = self.columns["pit"]
@@ -189,25 +184,8 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; what is not finite is null."""
-        return finite(
-            {
-                **asdict(self.figures),
-                "ceiling": self.ceiling,
-                "uniform": LOG_UNIFORM,
-                "measure": "pi^2",
-                "samples": self.samples,
-                "seed": self.seed,
-                "symmetries": self.symmetries,
-                "strategies": {
-                    name: {**asdict(errors), "plain": asdict(self.plain[name])}
-                    for name, errors in self.strategies.items()
-                },
-                "classes": {name: asdict(part) for name, part in self.classes.items()},
-                "class_mean": asdict(self.class_mean),
-                "throughput": asdict(self.throughput),
-                "unreadable": list(self.unreadable),
-                "curves": self.curves,
-                "worst": [asdict(case) for case in self.worst],
-                "unlikely": [asdict(case) for case in self.unlikely],
-            }
-        )
+        told = asdict(replace(self, columns={}))
+        del told["columns"]
+        figures, plain = told.pop("figures"), told.pop("plain")
+        told["strategies"] = {name: {**errors, "plain": plain[name]} for name, errors in told["strategies"].items()}
+        return finite({**figures, **told, "uniform": LOG_UNIFORM, "measure": "pi^2", "curves": self.curves})

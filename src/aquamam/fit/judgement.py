@@ -11,7 +11,7 @@ from scipy.spatial import cKDTree
 
 from aquamam.data.renders import VariedDataset
 from aquamam.evaluation.evaluate import evaluate
-from aquamam.evaluation.results import LEVELS, Evaluation
+from aquamam.evaluation.results import LEVELS, Evaluation, Figures
 from aquamam.geometry.rotations import quat_to_matrix
 from aquamam.network.model import RotationModel
 from aquamam.pages import fit as fitpage
@@ -53,29 +53,20 @@ def class_rows(judged: Evaluation, model: RotationModel, kinds: np.ndarray) -> l
     columns, scores = judged.columns, model.calibration.scores
     assert scores is not None
     held = {level: columns["pit"] <= scores.mass(level, columns["entropy"]) for level in LEVELS}
+    names = ["images", "mean_log_likelihood", "mean_error_deg", "median_error_deg", "spread_deg"]
     rows = []
     for kind in ("all", *sorted(set(kinds.tolist()), key=rank)):
         mine = torch.from_numpy((kinds == kind) | (kind == "all"))
-        n = int(mine.sum())
-        error = np.degrees(columns["error.greedy"][mine].numpy())
+        figures = Figures.of_columns({name: column[mine] for name, column in columns.items()}, "greedy")
         coverage = {}
         for level, inside in held.items():
             share = float(inside[mine].double().mean())
             # of the images here, and of as large a part of those that set the thresholds
-            se = math.sqrt(level * (1 - level) * 2 / n)
+            se = math.sqrt(level * (1 - level) * 2 / figures.images)
             coverage[f"{level:g}"] = {"share": share, "se": se, "within_two_se": abs(share - level) <= 2 * se}
-        rows.append(
-            {
-                "kind": kind,
-                "words": "all views" if kind == "all" else kind_words(kind),
-                "images": n,
-                "mean_log_likelihood": float(columns["log_likelihood"][mine].mean()),
-                "mean_error_deg": float(error.mean()),
-                "median_error_deg": float(np.median(error)),
-                "spread_deg": math.degrees(float(columns["spread"][mine].mean())),
-                "coverage": coverage,
-            }
-        )
+        words = "all views" if kind == "all" else kind_words(kind)
+        row = {"kind": kind, "words": words, **{name: getattr(figures, name) for name in names}, "coverage": coverage}
+        rows.append(row)
     return rows
 
 

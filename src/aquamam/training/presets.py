@@ -82,7 +82,6 @@ PRESETS: dict[str, Preset] = {
     "classification-small": Preset(kind="classification", model=ClassificationConfig(**_ENCODER), train=_OTHER),
     "flow-small": Preset(kind="flow", model=FlowConfig(**_ENCODER), train=_OTHER),
 }
-MODELS: dict[str, Any] = {name: preset.model for name, preset in PRESETS.items()}
 
 
 def preset(name: str) -> Preset:

@@ -21,18 +21,23 @@ def inherited(start: RotationModel, data: RotationDataset) -> dict[str, Any]:
     return {"calibration": calibration.to_dict(), "info": carried_over(start, data)}
 
 
+def check_images(config: Any, data: RotationDataset, name: str = "data") -> None:
+    """Raise InputError unless a model of this config reads the images of these data."""
+    if "category" in (getattr(config, "embedding", ""), getattr(config, "encoder", "")):
+        raise InputError("this model reads categories, not images; `aquamam reproduce toy` trains and evaluates those.")
+    size = config.image_size
+    height, width = data.image_size or (size, size)
+    if (height, width) != (size, size):
+        raise InputError(
+            f"the model reads {size} x {size} images and the {name} has {height} x {width}; open or render it with "
+            f"size={size}, or train a model with image_size={height}."
+        )
+
+
 def check_data(model: Any, config: TrainConfig, train: RotationDataset, valid: RotationDataset) -> None:
     """Raise InputError unless the model's config reads these images and the schedule can end."""
-    if "category" in (getattr(model, "embedding", ""), getattr(model, "encoder", "")):
-        raise InputError("a model of categories cannot be trained on images; choose a preset that reads images.")
-    for name, data in (("training", train), ("validation", valid)):
-        size = model.image_size
-        if data.image_size is not None and tuple(data.image_size) != (size, size):
-            height, width = data.image_size
-            raise InputError(
-                f"the model reads {size} x {size} images and the {name} data has {height} x {width}; set "
-                f"image_size={height}, or render or open the data at {size}."
-            )
+    check_images(model, train, "training data")
+    check_images(model, valid, "validation data")
     if valid.endless or len(valid) == 0:
         raise InputError("the validation data is empty or endless; training needs a finite held-out split.")
     if config.schedule == "plateau" and train.endless and not config.epoch_size:
