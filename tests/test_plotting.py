@@ -15,19 +15,9 @@ from tables import table_posterior
 from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import LOG_UNIFORM, multiply, random_quat, rotate, rotvec_to_quat
-from aquamam.plotting import (
-    THEMES,
-    ball,
-    density_colours,
-    known_object,
-    learning_curve,
-    make_cloud,
-    marginals,
-    mollweide,
-    read_log,
-    save,
-)
+from aquamam.plotting import THEMES, ball, density_colours, known_object, make_cloud, marginals, mollweide, save
 from aquamam.plotting.cloud import SAMPLE, TRUTH, UNIFORM, Cloud
+from aquamam.plotting.curves import learning_curve, read_log
 from aquamam.plotting.marginals import conditionals
 from aquamam.plotting.mollweide import directions
 from aquamam.rendering.known import axes_picture
@@ -59,22 +49,23 @@ def texts(figure) -> str:
 # --- the cloud --------------------------------------------------------------------------------------------------------
 
 
-def test_a_cloud_is_the_papers_thousand_rotations(cloud):
+def test_a_cloud_is_the_papers_thousand_rotations_with_their_densities(cloud):
     assert len(cloud.q) == 1000
     assert [int((cloud.source == s).sum()) for s in (TRUTH, SAMPLE, UNIFORM)] == [1, 499, 500]
     assert np.allclose(cloud.q[0], [0, 0, 0, 1])
     assert np.linalg.norm(cloud.rotvec, axis=1).max() <= math.pi + 1e-9
-
-
-def test_each_point_has_its_own_density(cloud):
     expected = four_fives().log_prob(torch.from_numpy(cloud.q)[:, None])[:, 0].numpy()
     assert np.allclose(cloud.log_density, expected, atol=1e-5)
 
 
-def test_a_seed_gives_one_cloud():
-    a, b = (make_cloud(four_fives(), samples=50, uniform=20, generator=seeded(4)) for _ in range(2))
+def test_a_seed_gives_one_cloud_and_the_same_uniform_rotations_for_every_image():
+    a, b, other = (
+        make_cloud(posterior, samples=50, uniform=20, generator=seeded(4))
+        for posterior in (four_fives(), four_fives(), cylinder())
+    )
     assert np.array_equal(a.q, b.q)
     assert np.array_equal(a.log_density, b.log_density)
+    assert np.array_equal(a.q[50:], other.q[50:])
 
 
 def test_annotated_points_show_the_truth_every_mode_and_something_unlikely(cloud):
@@ -95,8 +86,9 @@ def test_a_curve_is_annotated_along_its_length():
 
 
 def test_pictures_of_a_batch_are_refused():
-    with pytest.raises(InputError, match="one image"):
-        make_cloud(table_posterior(Cells.make("atlas", 20), batch=2))
+    for draw in (make_cloud, marginals):
+        with pytest.raises(InputError, match="one image"):
+            draw(table_posterior(Cells.make("atlas", 20), batch=2))
 
 
 # --- colours ----------------------------------------------------------------------------------------------------------
@@ -116,12 +108,9 @@ def test_likelier_is_redder_more_opaque_and_farther_from_the_background(theme):
     assert (steps > 0).all()
 
 
-def test_one_wild_density_does_not_pale_the_others():
+def test_one_wild_density_does_not_pale_the_others_and_a_flat_posterior_does_not_look_likely():
     usual = np.linspace(LOG_UNIFORM, 5, 1000)
     assert np.allclose(density_colours(np.append(usual, 400.0))[:-1], density_colours(usual), atol=0.02)
-
-
-def test_a_flat_posterior_does_not_look_likely():
     flat, sharp = density_colours(np.full(5, LOG_UNIFORM)), density_colours(np.full(5, 14.0))
     assert flat[0, 3] < 0.35 < 0.99 < sharp[0, 3]
 
@@ -133,21 +122,18 @@ def test_the_ball_numbers_its_points_and_explains_itself(cloud):
     die = known_object(Trained("die", solid("die").mesh.hash))
     figure = ball(cloud, image=Image.new("RGB", (64, 64)), known=die, title="five.png")
     told = texts(figure)
-    for part in ("0: the true rotation", "499 drawn from the posterior", "500 uniform rotations", "five.png"):
-        assert part in told
-    assert f"0 : {cloud.log_density[0]:.2f}" in told
-    assert "redder and more opaque is likelier" in told
+    parts = ["0: the true rotation", "499 drawn from the posterior", "500 uniform rotations", "five.png"]
+    parts += [f"0 : {cloud.log_density[0]:.2f}", "redder and more opaque is likelier"]
+    assert all(part in told for part in parts)
     assert "4 separate rotations" in told.replace("\n", " ")
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_figures_are_written_the_same_each_time(cloud, tmp_path, ending):
     start = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
-    first, second = (
-        save(ball(cloud, theme="dark"), tmp_path / f"{name}.{ending}", dpi=40).read_bytes() for name in ("a", "b")
-    )
-    assert first.startswith(start)
-    assert first == second
+    files = [save(ball(cloud, theme="dark"), tmp_path / f"{name}.{ending}", dpi=40) for name in "ab"]
+    assert files[0].read_bytes().startswith(start)
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_a_figure_needs_a_known_ending(cloud, tmp_path):

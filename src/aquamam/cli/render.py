@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         camera.add_argument(f"--{name.removesuffix('_deg')}", type=kind, dest=name, metavar="X", help=help)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     if args.out is None and args.preview is None:
         raise InputError("render needs somewhere to write, got neither --out DIR nor --preview PNG.")
     torchrun = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if rank == 0 and args.preview is not None:
         preview(spec, next(iter(manifest.splits)), args.preview)
     if args.out is None:
-        return 0
+        return
     if rank == 0:
         warn_of_disk(spec, manifest, args.out)
     part = args.shard or (rank, world)
@@ -82,12 +82,12 @@ def run(args: argparse.Namespace) -> int:
     if workers is None:
         work = sum(manifest.splits.values()) / part[1] * args.size**2 / (64**2 * 3000)  # in units of 2 s, about
         workers = max(1, min(_cores() // local, round(work)))  # a process takes a second or two to start
-    return write(args.out, spec, manifest, workers, part, quiet=rank != 0)
+    write(args.out, spec, manifest, workers, part, quiet=rank != 0)
 
 
 def write(
     out: Path, spec: "RenderSpec", manifest: "Manifest", workers: int, part: tuple[int, int], *, quiet: bool
-) -> int:
+) -> None:
     """Render and store, with a progress bar."""
     from tqdm import tqdm
 
@@ -103,17 +103,11 @@ def write(
             bar.initial = bar.n = done
             return bar.update
 
-        try:
-            written = write_dataset(out, spec, manifest, workers=workers, part=part, progress=progress)
-        except KeyboardInterrupt:
-            bar.close()
-            print("aquamam: stopped; run the same command again to go on.", file=sys.stderr)
-            return 130
+        written = write_dataset(out, spec, manifest, workers=workers, part=part, progress=progress)
     seconds = time.monotonic() - started
     share = "" if part[1] == 1 else f" (share {part[0] + 1} of {part[1]})"
     now = f"{written.rendered:,} rendered now in {seconds:.0f} s ({written.rendered / max(seconds, 1e-9):.0f}/s)"
     print(f"{out}{share}: {written.images:,} images of {names} at {spec.settings.size} px, {now}")
-    return 0
 
 
 def plan(args: argparse.Namespace) -> tuple["RenderSpec", "Manifest"]:
