@@ -69,7 +69,7 @@ def test_info_tells_parameters_bins_and_ceiling(preset, parameters, bins, ceilin
         (f"{TRAIN} --set seed=-1", "seed must"),
         ("evaluate die --count 3 --device abacus", "--device must be"),
         ("fit tet --device abacus", "--device must be"),
-        ("render die --preview p.png --diffuse nan", "diffuse and ambient must be"),
+        ("render die --preview p.png --diffuse nan", "diffuse must be"),
         ("render die --preview p.png --scale 3", "for mesh files"),
         ("symmetries tet --map m.xyz", "--map must end"),
         ("symmetries tet --views 5", "needs --map"),
