@@ -40,7 +40,11 @@ MODELS = {
         },
         0.1,
     ),
-    "category": ("aquamam", {"bins": 16, **SMALL, "layers": 2, "embedding": "category", "tokens": 5, "chart": "hemisphere"}, 0.2),
+    "category": (
+        "aquamam",
+        {"bins": 16, **SMALL, "layers": 2, "embedding": "category", "tokens": 5, "chart": "hemisphere"},
+        0.2,
+    ),
     "ipdf": ("ipdf", {**IPDF, "negatives": 255, "level": 2}, 0.15),
     "ipdf-truth": ("ipdf", {**IPDF, "negatives": 63, "level": 1, "normaliser": "truth"}, 0.15),
     "mog": ("mog", {**TOY, "components": 5, "tokens": 4}, 0.15),

@@ -49,10 +49,11 @@ def test_a_map_within_a_tolerance_is_the_map_where_there_is_anything_to_see(name
             # the likeliest rotations are between those of a coarse grid, so that some samples go along
             q = torch.cat([grid, posterior.sample((200,), generator=torch.Generator().manual_seed(0))])
             exact, near = posterior.log_prob(q), aquamam.within(posterior, 1e-6).log_prob(q)
-            seen = exact > exact.max() - 8
+            top = exact[-200:].median()  # not the highest: a sliver of a cell may be very dense
+            seen = exact > top - 8
             assert seen.sum() > 100
             assert torch.allclose(exact[seen], near[seen], atol=1e-2)  # logits are float32
-            assert near[~seen].max() < exact.max() - 6
+            assert near[~seen].max() < top - 6
 
 
 SYMSOL = ("tet", "cube", "icosa", "cone", "cyl", "tetX", "cylO", "sphereX")

@@ -122,7 +122,7 @@ class QuaternionSentences(RotationDistribution):
             tokens = windows.smeared(log_p, exact.float(), sigma)
         else:
             tokens = log_p.gather(-1, places[..., None]).squeeze(-1)
-        return tokens.sum(-1) + factor.to(log_p.dtype)
+        return (tokens.sum(-1) + factor).to(q.dtype)
 
     def decode(self, choose: Choose, generator: torch.Generator | None = None, *, shared: bool = False) -> Sentences:
         """The one decoding loop: greedy, beam and sampling differ only in how they choose.
