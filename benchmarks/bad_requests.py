@@ -1,4 +1,5 @@
-"""Requests that a service must survive: damaged images, bombs, wrong types, hostile names, broken forms, made-up paths."""
+"""Requests that a service must survive: damaged images, bombs, wrong types, hostile names, broken forms, made-up
+paths."""
 
 import base64
 import io
@@ -15,17 +16,67 @@ from PIL import Image
 PATHS = ("/v1/predict", "/v1/sample", "/v1/log_prob", "/v1/posterior")
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
 NAMES = (
-    "../../etc/passwd", "/etc/passwd", "..\\..\\boot.ini", "file:///etc/passwd", "http://127.0.0.1:1/x", "\x00", "tiny\x00",
-    "a" * 199, "a" * 5000, "\U0001f3b2", "\ud800", "%2e%2e%2f", "'; DROP TABLE models; --", "{{7*7}}", "con", ".", " ",
-)  # fmt: skip
+    "../../etc/passwd",
+    "/etc/passwd",
+    "..\\..\\boot.ini",
+    "file:///etc/passwd",
+    "http://127.0.0.1:1/x",
+    "\x00",
+    "tiny\x00",
+    "a" * 199,
+    "a" * 5000,
+    "\U0001f3b2",
+    "\ud800",
+    "%2e%2e%2f",
+    "'; DROP TABLE models; --",
+    "{{7*7}}",
+    "con",
+    ".",
+    " ",
+)
 VALUES = (
-    None, True, -1, 0, 1e308, -1e308, float("nan"), float("inf"), 10**30, 10**4000, "", "x", "1e999", "NaN", [], {}, [[]], [None],
-    {"a": {"b": []}}, "\ud800", "\x00", 2**63, -(2**63) - 1, 0.5,
-)  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    1e308,
+    -1e308,
+    float("nan"),
+    float("inf"),
+    10**30,
+    10**4000,
+    "",
+    "x",
+    "1e999",
+    "NaN",
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": {"b": []}},
+    "\ud800",
+    "\x00",
+    2**63,
+    -(2**63) - 1,
+    0.5,
+)
 ROTATIONS = (
-    [[0, 0, 0]], [[0, 0, 0, 0]], [[0, 0, 0, 1, 0]], [[0, 0, 0, float("nan")]], [[float("inf"), 0, 0, 1]], [[1e200, 0, 0, 0]],
-    [0, 0, 0, 1], [[[0, 0, 0, 1]]], [["0", "0", "0", "w"]], [[0, 0, 0, 2]], [], "identity", [[0, 0, 0, 1]] * 20_000, [{}], [[None] * 4],
-)  # fmt: skip
+    [[0, 0, 0]],
+    [[0, 0, 0, 0]],
+    [[0, 0, 0, 1, 0]],
+    [[0, 0, 0, float("nan")]],
+    [[float("inf"), 0, 0, 1]],
+    [[1e200, 0, 0, 0]],
+    [0, 0, 0, 1],
+    [[[0, 0, 0, 1]]],
+    [["0", "0", "0", "w"]],
+    [[0, 0, 0, 2]],
+    [],
+    "identity",
+    [[0, 0, 0, 1]] * 20_000,
+    [{}],
+    [[None] * 4],
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +95,18 @@ def bad_requests(seed: int) -> Iterator[Bad]:
     """Without end; the same seed gives the same requests."""
     random_ = random.Random(seed)
     images = _images()
-    makers = [_damaged, _bomb, _not_an_image, _wrong_field, _wrong_rotations, _wrong_name, _wrong_json, _wrong_form, _wrong_type, _wrong_place]  # fmt: skip
+    makers = [
+        _damaged,
+        _bomb,
+        _not_an_image,
+        _wrong_field,
+        _wrong_rotations,
+        _wrong_name,
+        _wrong_json,
+        _wrong_form,
+        _wrong_type,
+        _wrong_place,
+    ]
     while True:
         yield random_.choice(makers)(random_, images)
 
@@ -100,7 +162,9 @@ def _damaged(random_: random.Random, images: dict[str, bytes]) -> Bad:
 
 
 def _bomb(random_: random.Random, images: dict[str, bytes]) -> Bad:
-    width, height = random_.choice([(6000, 6000), (30_000, 30_000), (1, 2**31 - 1), (2**31 - 1, 2**31 - 1), (65_535, 65_535), (0, 5)])  # fmt: skip
+    width, height = random_.choice(
+        [(6000, 6000), (30_000, 30_000), (1, 2**31 - 1), (2**31 - 1, 2**31 - 1), (65_535, 65_535), (0, 5)]
+    )
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -126,16 +190,29 @@ def _bomb(random_: random.Random, images: dict[str, bytes]) -> Bad:
 def _not_an_image(random_: random.Random, images: dict[str, bytes]) -> Bad:
     blob = random_.choice(
         [
-            b"", b"\0", random_.randbytes(random_.randrange(1, 3000)), b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"<svg/>",
-            b"PK\x03\x04" + bytes(100), b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF\xff\xff\xff\xffWEBP", b"II*\0\xff\xff\xff\xff",
-            b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]><a>&b;</a>", b"GIF89a", b"BM", b"P6",
+            b"",
+            b"\0",
+            random_.randbytes(random_.randrange(1, 3000)),
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+            b"<svg/>",
+            b"PK\x03\x04" + bytes(100),
+            b"\x89PNG\r\n\x1a\n",
+            b"\xff\xd8\xff",
+            b"RIFF\xff\xff\xff\xffWEBP",
+            b"II*\0\xff\xff\xff\xff",
+            b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]><a>&b;</a>",
+            b"GIF89a",
+            b"BM",
+            b"P6",
         ]
-    )  # fmt: skip
+    )
     return _post(random_, "not an image", blob)
 
 
 def _wrong_field(random_: random.Random, images: dict[str, bytes]) -> Bad:
-    name = random_.choice(["samples", "seed", "strategy", "matrix", "model", "uniform", "image", "surprise", "\ud800", "", "__class__"])  # fmt: skip
+    name = random_.choice(
+        ["samples", "seed", "strategy", "matrix", "model", "uniform", "image", "surprise", "\ud800", "", "__class__"]
+    )
     return _post(random_, f"field {name!r}", images["PNG"], {name: random_.choice(VALUES)}, certain=False)
 
 
@@ -153,11 +230,27 @@ def _wrong_json(random_: random.Random, images: dict[str, bytes]) -> Bad:
     good = json.dumps({"image": base64.b64encode(images["PNG"]).decode(), "samples": 20}).encode()
     body = random_.choice(
         [
-            b"", b"null", b"[]", b"3", b'"x"', b"{", b"{}", b"[" * 100_000, b'{"a":' * 50_000, good[: random_.randrange(len(good))],
-            b"\xff\xfe" + good, good + good, b'{"image": null}', b'{"image": ["a"]}', b'{"image": "\xff"}',
-            b'{"image": "\\ud800"}', b'{"image": "data:,"}', b'{"image": "' + b"A" * 99_999 + b'"}', b'{"samples": ' + b"9" * 6000 + b"}",
+            b"",
+            b"null",
+            b"[]",
+            b"3",
+            b'"x"',
+            b"{",
+            b"{}",
+            b"[" * 100_000,
+            b'{"a":' * 50_000,
+            good[: random_.randrange(len(good))],
+            b"\xff\xfe" + good,
+            good + good,
+            b'{"image": null}',
+            b'{"image": ["a"]}',
+            b'{"image": "\xff"}',
+            b'{"image": "\\ud800"}',
+            b'{"image": "data:,"}',
+            b'{"image": "' + b"A" * 99_999 + b'"}',
+            b'{"samples": ' + b"9" * 6000 + b"}",
         ]
-    )  # fmt: skip
+    )
     return Bad(kind="json", path=random_.choice(PATHS), headers=JSON, body=body)
 
 
@@ -166,24 +259,69 @@ def _wrong_form(random_: random.Random, images: dict[str, bytes]) -> Bad:
     end = b"--edge--\r\n"
     body = random_.choice(
         [
-            b"", end, image[: random_.randrange(len(image))], image + image + end, _part("image", b"text") + end,
-            _part("samples", b"20", 'filename="x"') + image + end, _part("samples", b"20") + _part("samples", b"21") + image + end,
-            b"--edge\r\n\r\nno disposition\r\n" + end, b"--edge\r\nContent-Disposition: form-data\r\n\r\nx\r\n" + image + end,
-            b"--edge\r\n" + b"X: " + b"y" * 70_000 + b"\r\n\r\n" + end, b"".join(_part(f"f{i}", b"1") for i in range(40)) + image + end,
-            random_.randbytes(500), b"--edge\r\nContent-Disposition: form-data; name=\"\xff\"\r\n\r\nx\r\n" + image + end,
+            b"",
+            end,
+            image[: random_.randrange(len(image))],
+            image + image + end,
+            _part("image", b"text") + end,
+            _part("samples", b"20", 'filename="x"') + image + end,
+            _part("samples", b"20") + _part("samples", b"21") + image + end,
+            b"--edge\r\n\r\nno disposition\r\n" + end,
+            b"--edge\r\nContent-Disposition: form-data\r\n\r\nx\r\n" + image + end,
+            b"--edge\r\n" + b"X: " + b"y" * 70_000 + b"\r\n\r\n" + end,
+            b"".join(_part(f"f{i}", b"1") for i in range(40)) + image + end,
+            random_.randbytes(500),
+            b'--edge\r\nContent-Disposition: form-data; name="\xff"\r\n\r\nx\r\n' + image + end,
         ]
-    )  # fmt: skip
-    kind = random_.choice([FORM["content-type"]] * 6 + ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=other", "multipart/form-data; boundary=edge; charset=nonsense", "multipart/form-data; boundary=" + "e" * 300])  # fmt: skip
+    )
+    kind = random_.choice(
+        [FORM["content-type"]] * 6
+        + [
+            "multipart/form-data",
+            "multipart/form-data; boundary=",
+            "multipart/form-data; boundary=other",
+            "multipart/form-data; boundary=edge; charset=nonsense",
+            "multipart/form-data; boundary=" + "e" * 300,
+        ]
+    )
     return Bad(kind="form", path=random_.choice(PATHS), headers={"content-type": kind}, body=body)
 
 
 def _wrong_type(random_: random.Random, images: dict[str, bytes]) -> Bad:
-    kind = random_.choice(["", "image/png", "text/plain", "application/x-www-form-urlencoded", "application/xml", "a" * 500, ";;;", "application/json/x"])  # fmt: skip
+    kind = random_.choice(
+        [
+            "",
+            "image/png",
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "application/xml",
+            "a" * 500,
+            ";;;",
+            "application/json/x",
+        ]
+    )
     headers = {"content-type": kind} if kind else {}
     return Bad(kind="type", path=random_.choice(PATHS), headers=headers, body=images["PNG"])
 
 
 def _wrong_place(random_: random.Random, images: dict[str, bytes]) -> Bad:
     method = random_.choice(["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "POST"])
-    path = random_.choice(["/v1/predict", "/v1/nothing", "/assets/../serving/app.py", "/assets/%2e%2e%2fapp.py", "/assets/model.safetensors", "/objects/%00", "/objects/..%2f..", "/" + "a" * 3000, "/x//y", "/%ff", "/v1/predict/", "/V1/PREDICT", "/.env", "/objects/" + "%ED%A0%80"])  # fmt: skip
+    path = random_.choice(
+        [
+            "/v1/predict",
+            "/v1/nothing",
+            "/assets/../serving/app.py",
+            "/assets/%2e%2e%2fapp.py",
+            "/assets/model.safetensors",
+            "/objects/%00",
+            "/objects/..%2f..",
+            "/" + "a" * 3000,
+            "/x//y",
+            "/%ff",
+            "/v1/predict/",
+            "/V1/PREDICT",
+            "/.env",
+            "/objects/" + "%ED%A0%80",
+        ]
+    )
     return Bad(kind="place", method=method, path=path, body=b"x")

@@ -1,7 +1,9 @@
-"""How cost grows: seconds of log-likelihoods against the number of rotations, bins, patches and images, with slopes in log-log.
+"""How cost grows: seconds of log-likelihoods against the number of rotations, bins, patches and images, with slopes in
+log-log.
 
-A slope of one is linear growth. Rotations and images are linear once there are enough to fill the machine; bins cost next to nothing until the
-head outweighs the layers; patches are linear in the layers and square in attention, so a little above one.
+A slope of one is linear growth. Rotations and images are linear once there are enough to fill the machine; bins cost
+next to nothing until the head outweighs the layers; patches are linear in the layers and square in attention, so a
+little above one.
 """
 
 import math
@@ -12,7 +14,7 @@ import torch
 
 from aquamam.geometry.rotations import random_quat
 from aquamam.network.model import AQuaMaM, ModelConfig
-from benchmarks.measure import Figure, median_seconds
+from benchmarks.measure import Figure, at_most, median_seconds
 
 PICTURE = Path(__file__).parents[1] / "docs" / "growth.png"
 MODEL = {"bins": 500, "dim": 128, "heads": 4, "layers": 4, "hidden": 512, "image_size": 64, "patch_size": 8}
@@ -55,13 +57,10 @@ def figures(rounds: int) -> list[Figure]:
         for axis, sizes, _ in AXES:
             measured[axis] = [median_seconds(work(axis, size), rounds) for size in sizes]
     draw(measured)
-    found = []
-    for axis, sizes, limit in AXES:
-        steep = slope(sizes, measured[axis])
-        found.append(
-            Figure(f"growth with {axis}: slope", steep, "its limit", limit, limit / max(steep, 1e-3), 1.0, rounds)
-        )
-    return found
+    return [
+        at_most(f"growth with {axis}: slope", slope(sizes, measured[axis]), limit, rounds)
+        for axis, sizes, limit in AXES
+    ]
 
 
 def draw(measured: dict[str, list[float]]) -> None:

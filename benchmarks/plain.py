@@ -1,7 +1,8 @@
-"""The paper's network as its pseudo-code has it: one padded sequence, torch's own encoder, an explicit mask, one image copy a rotation.
+"""The paper's network as its pseudo-code has it: one padded sequence, torch's own encoder, an explicit mask, one image
+copy a rotation.
 
-The reference side of the benchmarks, the oracle of the tests for every fast path, and, since its tensors are named as in the original
-repository, for importing the original's checkpoints.
+The reference side of the benchmarks, the oracle of the tests for every fast path, and, since its tensors are named as
+in the original repository, for importing the original's checkpoints.
 """
 
 import math
@@ -98,7 +99,8 @@ class PlainAQuaMaM(nn.Module):
         return sum(F.cross_entropy(row, labels[:, c]) for c, row in enumerate(rows))
 
     def cached(self, images: Tensor, choose) -> Tensor:
-        """Section 3.2: the first P + 1 tokens once a row, then one token at a time against cached keys and values; labels (B, 3)."""
+        """Section 3.2: the first P + 1 tokens once a row, then one token at a time against cached keys and values;
+        labels (B, 3)."""
         x = (
             torch.cat([self.embed(images), self.cls_token.expand(len(images), -1, -1)], 1)
             + self.pos_embed[:, : self.tokens + 1]
@@ -140,7 +142,8 @@ class PlainAQuaMaM(nn.Module):
         return self.centre(self.cached(images, greedy))
 
     def sample(self, image: Tensor, count: int) -> Tensor:
-        """Listing 4 for `count` samples of one image: one copy of the image each, then rejection inside the cells; (count, 3)."""
+        """Listing 4 for `count` samples of one image: one copy of the image each, then rejection inside the cells;
+        (count, 3)."""
         width = 2 / len(self.bins)
 
         def draw(row: Tensor):

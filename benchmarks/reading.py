@@ -21,7 +21,7 @@ from aquamam.data.disk.writing import RenderSpec, write_dataset
 from aquamam.network.model import AQuaMaM
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
-from aquamam.training.presets import model_config
+from aquamam.training.presets import PRESETS
 
 BATCH = 128
 
@@ -66,7 +66,7 @@ def reading(stream: Stream, batches: int, rounds: int) -> float:
 
 def training(data: StoredDataset, rounds: int) -> float:
     torch.manual_seed(0)
-    model = AQuaMaM(model_config("die-small")).train()
+    model = AQuaMaM(PRESETS["die-small"].model).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     batch = data.batch(range(BATCH))
 

@@ -56,7 +56,8 @@ def rates(mesh: Mesh, size: int, count: int, rounds: int) -> list[float]:
 def first_call_seconds(cache: str) -> float:
     """CPU seconds of a new process's first image, imports not counted."""
     code = (
-        "import time, numpy as np; from aquamam.rendering import raster; from aquamam.rendering.render import RenderSettings, render;"
+        "import time, numpy as np; from aquamam.rendering import raster;"
+        "from aquamam.rendering.render import RenderSettings, render;"
         "from aquamam.rendering.solids import solid; mesh = solid('die').mesh; start = time.process_time();"
         "render(mesh, np.eye(3), RenderSettings(size=16)); print(time.process_time() - start)"
     )

@@ -2,9 +2,8 @@
 
 Starts `aquamam serve` on this computer, then measures
   live   posteriors a second of a die that is turned, as the page asks for them (target: 5)
-  load   many clients at once: no wrong answer, no failure but 429 and 503 by the stated limits, memory that does not grow
-  bad    generated bad requests: all refused with 4xx
-and prints a table, then one JSON line a figure.
+load   many clients at once: no wrong answer, no failure but 429 and 503 by the stated limits, memory that does not grow
+bad    generated bad requests: all refused with 4xx and prints a table, then one JSON line a figure.
 """
 
 import argparse
@@ -44,8 +43,9 @@ def service(model: str, *options: str) -> Iterator[tuple[str, int]]:
     """A running service: its address and its process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "aquamam", "serve", model, "--port", "0", "--quiet", *options],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stdout is not None
         found = re.search(r"http://\S+", process.stdout.readline())
@@ -103,10 +103,9 @@ async def live(address: str, process: int, size: int, seconds: float) -> dict[st
     return {"name": "live", "posteriors_per_second": rate, "target": 5.0, "cpu_ms_per_posterior": cpu}
 
 
-async def load(
-    address: str, process: int, size: int, clients: int, seconds: float, samples: int
-) -> dict[str, Any]:  # fmt: skip
-    """Clients that ask one request after the other; every answer is compared with the one that the image got when it was alone."""
+async def load(address: str, process: int, size: int, clients: int, seconds: float, samples: int) -> dict[str, Any]:
+    """Clients that ask one request after the other; every answer is compared with the one that the image got when it
+    was alone."""
     bodies = [request_bytes(blob, samples) for blob in pictures(16, size)]
     seen: Counter[int] = Counter()
     times: list[float] = []
@@ -162,7 +161,8 @@ async def load(
 def request_bytes(image: bytes, samples: int) -> bytes:
     """A whole request for /v1/predict."""
     body = json.dumps({"image": base64.b64encode(image).decode(), "samples": samples}).encode()
-    head = f"POST /v1/predict HTTP/1.1\r\nHost: service\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = "POST /v1/predict HTTP/1.1\r\nHost: service\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
@@ -174,7 +174,8 @@ async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 async def exchange(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request on an open connection. A client library takes longer than the service does, and this machine runs both."""
+    """One request on an open connection. A client library takes longer than the service does, and this machine runs
+    both."""
     writer.write(request)
     await writer.drain()
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -209,7 +210,7 @@ async def bad(address: str, count: int, size: int) -> dict[str, Any]:
             for i, request in requests:
                 answer = await client.request(
                     request.method, request.path, headers=request.headers, content=request.body
-                )  # fmt: skip
+                )
                 seen[answer.status_code] += 1
                 wrong += request.certain and answer.status_code < 400
                 if i % 100 == 0:
@@ -218,7 +219,12 @@ async def bad(address: str, count: int, size: int) -> dict[str, Any]:
 
         await asyncio.gather(*(send() for _ in range(8)))
     failed = sum(n for status, n in seen.items() if status >= 500)
-    return {"name": f"bad, {count} requests", "statuses": {str(k): v for k, v in sorted(seen.items())}, "failed": failed, "wrong": wrong}  # fmt: skip
+    return {
+        "name": f"bad, {count} requests",
+        "statuses": {str(k): v for k, v in sorted(seen.items())},
+        "failed": failed,
+        "wrong": wrong,
+    }
 
 
 async def run(args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from benchmarks.measure import Figure
+from benchmarks.measure import Figure, at_most
 
 MILLION = """
 import torch, json
@@ -41,11 +41,6 @@ def cpu_seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def at_most(name: str, value: float, limit: float, rounds: int) -> Figure:
-    """A quantity that must stay below its limit."""
-    return Figure(name, value, "its limit", limit, limit / max(value, 1e-3), 1.0, rounds)
-
-
 def figures(rounds: int) -> list[Figure]:
     """`--help` and one prediction with the bundled model."""
     aquamam = [sys.executable, "-m", "aquamam"]
@@ -60,7 +55,7 @@ def figures(rounds: int) -> list[Figure]:
 
 
 def million(preset: str = "die") -> Figure:
-    """Gigabytes that a million rotations of one image take beyond the model: some ten minutes of computing with the die-sized one."""
+    """Gigabytes that a million rotations of one image take beyond the model: ten minutes with the die-sized one."""
     out = subprocess.run(
         [sys.executable, "-c", MILLION.format(preset=preset)], check=True, capture_output=True, text=True
     ).stdout
