@@ -1,4 +1,4 @@
-"""The command line: help, facts, and errors as one sentence."""
+"""The command line: help, facts, errors as one sentence, completion, and the demo."""
 
 import json
 import re
@@ -11,6 +11,7 @@ from importlib import import_module
 
 import pytest
 
+from aquamam.cli.demo import VIEWS
 from aquamam.cli.main import COMMANDS, main
 
 SMALL = "dim=16 heads=2 layers=1 hidden=16 bins=12 image_size=16 stem=[4,4] stem_blocks=[0,0] batch_size=4"
@@ -134,17 +135,8 @@ def test_ctrl_c_ends_every_command_with_130_and_no_traceback(command, monkeypatc
 
 def test_ctrl_c_ends_a_real_training_cleanly(tmp_path):
     run = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "aquamam",
-        *TRAIN.split(),
-        "--out",
-        str(run),
-        "--steps",
-        "100000",
-        *settings(SMALL),
-    ]
+    words = f"-m aquamam {TRAIN} --steps 100000 --out".split()
+    command = [sys.executable, *words, str(run), *settings(SMALL)]
     heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # a suite in the background ignores it
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **heard)
     while not run.exists() and process.poll() is None:
@@ -157,18 +149,65 @@ def test_ctrl_c_ends_a_real_training_cleanly(tmp_path):
 
 
 def test_train_command_trains_and_resumes(tmp_path, capsys):
-    arguments = [
-        *TRAIN.split(),
-        "--out",
-        str(tmp_path),
-        "--steps",
-        "3",
-        "--quiet",
-        *settings(SMALL + " validate_every=2"),
-    ]
+    small = settings(SMALL + " validate_every=2")
+    arguments = [*f"{TRAIN} --steps 3 --quiet --out".split(), str(tmp_path), *small]
     assert main(arguments) == 0
     assert "3 steps, 12 images" in capsys.readouterr().out
     assert main(arguments) == 0  # finished: says the same again
     assert main(["info", str(tmp_path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert facts["info"]["data"]["objects"][0]["name"] == "die"
+
+
+def test_the_demo_tells_of_every_view_and_writes_pictures_and_pages(tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    for name, (_, _, caption, fact) in VIEWS.items():
+        assert f"{caption} (in truth {fact})" in told
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+        assert (tmp_path / f"{name}.html").stat().st_size > 100_000
+    assert float(re.search(r"clear: one rotation .*; the prediction is (.*) degrees from the truth", told)[1]) < 5
+    shares = re.search(r"4 separate rotations \((.*) %\)", told)[1]
+    assert all(20 <= int(share) <= 30 for share in shares.split(","))
+    assert "2 curves of rotations" in told
+
+
+CASES = {  # what is typed, and what is offered in a folder with photo.png, model.onnx and a folder data
+    "aquamam pre": ["predict"],
+    "aquamam predict --str": ["--strategy"],
+    "aquamam predict --strategy ": ["greedy", "beam", "expected"],
+    "aquamam predict --json p": ["photo.png"],
+    "aquamam train die-small --data d": ["data"],
+    "aquamam train die-small --data m": [],
+    "aquamam export die m": ["model.onnx"],
+    "aquamam reproduce un": ["unimodal"],
+    "aquamam reproduce toy --scale ": ["cpu", "paper"],
+    "aquamam data inspect --camera openc": ["opencv"],
+    "aquamam completion z": ["zsh"],
+}
+
+
+def test_bash_offers_commands_options_choices_and_files(tmp_path, capsys):
+    assert main(["completion", "bash"]) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    subprocess.run(["bash", "-n", script], check=True)
+    (tmp_path / "here" / "data").mkdir(parents=True)
+    for name in ("photo.png", "model.onnx"):
+        (tmp_path / "here" / name).touch()
+    lines = [f"source {script}"]
+    for typed in CASES:
+        words = typed.split(" ")
+        lines.append(f"COMPREPLY=(); COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _shtab_aquamam")
+        lines.append("echo ${COMPREPLY[@]}")
+    run = subprocess.run(["bash"], input="\n".join(lines), capture_output=True, text=True, cwd=tmp_path / "here")
+    offered = dict(zip(CASES, run.stdout.splitlines()))
+    assert {typed: sorted(offered[typed].split()) for typed in CASES} == {t: sorted(w) for t, w in CASES.items()}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh", "fish"])
+def test_a_script_is_printed_without_importing_torch(shell):
+    check = f"import sys\nfrom aquamam.cli.main import main\nmain(['completion', '{shell}'])\n"
+    check += "assert 'torch' not in sys.modules"
+    out = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout
+    assert "strategy" in out

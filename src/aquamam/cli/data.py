@@ -4,13 +4,10 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aquamam.cli.options import add, save_image
 from aquamam.errors import InputError
-
-if TYPE_CHECKING:
-    from aquamam.data.summary import Summary
 
 EXAMPLES = """\
   aquamam data inspect data/die                    every split: sizes, classes, symmetries, rotations
@@ -62,38 +59,36 @@ def run(args: argparse.Namespace) -> None:
     for key, value in summaries[0].about.items():
         if isinstance(value, (str, int, float, bool)) and key not in ("format", "version", "shard_size"):
             print(f"  {key:11s} {value}")
-    print("\n".join(line for summary in summaries for line in lines_of(summary)))
+    for summary in summaries:
+        print_summary(summary)
     if args.out is not None:
         print(f"contact sheet of {splits[0]}: {args.out}")
 
 
-def lines_of(summary: "Summary") -> list[str]:
-    """A summary as text, one fact a line."""
+def print_summary(summary: Any) -> None:
+    """One fact a line."""
     least, most = summary.true_rotations
-    each = least if least == most else f"{least} to {most}"
+    each = f"{least if least == most else f'{least} to {most}'} true rotation{'' if most == 1 else 's'}"
     sizes = ", ".join(f"{size} px" for size in list(summary.image_sizes)[:3])
     if len(summary.image_sizes) > 3:
         sizes += f" and {len(summary.image_sizes) - 3} other sizes"
     read = f"{summary.images_read:,} read, {len(summary.unreadable)} unreadable"
     colour = ", ".join(f"{c:.0f}" for c in summary.mean_colour)
-    lines = [
-        f"\n{summary.split}",
-        f"  examples    {summary.examples:,}, each with {each} true rotation{'' if most == 1 else 's'}",
-        f"  images      {sizes or 'none could be read'} ({read}), mean colour {colour}",
-        *(f"              {sentence}" for sentence in summary.unreadable[:3]),
-    ]
+    print(f"\n{summary.split}\n  examples    {summary.examples:,}, each with {each}")
+    print(f"  images      {sizes or 'none could be read'} ({read}), mean colour {colour}")
+    for sentence in summary.unreadable[:3]:
+        print(f"              {sentence}")
     for name, count in list(summary.classes.items())[:MANY_CLASSES]:
-        lines.append(f"  class       {name}: {count:,}, symmetry {summary.symmetries[name] or 'not known'}")
+        print(f"  class       {name}: {count:,}, symmetry {summary.symmetries[name] or 'not known'}")
     if len(summary.classes) > MANY_CLASSES:
-        lines.append(f"              and {len(summary.classes) - MANY_CLASSES} classes more")
+        print(f"              and {len(summary.classes) - MANY_CLASSES} classes more")
     rotations = summary.rotations
     test = f"(Bingham's test, p = {rotations.uniform_p:.2g})"
     if rotations.uniform_p > 0.01:
-        lines.append(f"  rotations   consistent with uniform {test}")
+        print(f"  rotations   consistent with uniform {test}")
     else:
-        near = f"half lie within {rotations.median_deg:.1f} degrees of the mean"
         mean = ", ".join(f"{x:.3f}" for x in rotations.mean)
-        lines.append(f"  rotations   not uniform {test}: {near} ({mean}) xyzw")
+        near = f"half lie within {rotations.median_deg:.1f} degrees of the mean ({mean}) xyzw"
+        print(f"  rotations   not uniform {test}: {near}")
     if rotations.repeated:
-        lines.append(f"              {rotations.repeated:,} occur more than once")
-    return lines
+        print(f"              {rotations.repeated:,} occur more than once")

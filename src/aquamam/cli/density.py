@@ -16,8 +16,6 @@ EXAMPLES = """\
   aquamam density part.png --rotations grid.csv --within 1e-6 --out map.csv
 The CSV file has columns qx, qy, qz, qw (object to camera); other columns are kept, and log_density is added."""
 
-NEEDED = ("qx", "qy", "qz", "qw")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     columns = "a file with columns qx,qy,qz,qw; - reads stdin"
@@ -28,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measure", choices=["pi2", "1", "8pi2"], default="pi2", help=measures)
     parser.add_argument("--within", type=float, default=0.0, metavar="TOLERANCE", help=quick)
     add(parser, "--json", help="one JSON object instead of CSV")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write there instead of printing")
+    add(parser, "--out")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -37,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     from aquamam.network.images import read_image
     from aquamam.posterior.maps import within
 
-    header, rows, quaternions = read_rotations(args.rotations)
+    rows, quaternions = read_rotations(args.rotations)
     picture = read_image(args.image)
     model = load_model(args.model, args.device)
     q = torch.tensor(quaternions, dtype=torch.float64, device=model.device).reshape(-1, 4)
@@ -51,14 +49,16 @@ def run(args: argparse.Namespace) -> None:
             about = {"image": args.image, "measure": args.measure, "ceiling": posterior.ceiling}
             print(json.dumps({**about, "quaternions_xyzw": quaternions, "log_density": values}), file=file)
             return
-        kept = [i for i, name in enumerate(header) if name != "log_density"]  # a column of that name is replaced
+        kept = [name for name in rows[0] if name != "log_density"]  # a column of that name is replaced
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*(header[i] for i in kept), "log_density"])
-        writer.writerows([*(row[i] for i in kept), value] for row, value in zip(rows, values))
+        writer.writerow([*kept, "log_density"])
+        writer.writerows([*(row[name] for name in kept), value] for row, value in zip(rows[1:], values))
 
 
-def read_rotations(source: str) -> tuple[list[str], list[list[str]], list[list[float]]]:
-    """Header and rows as text, and the quaternions xyzw, checked row by row."""
+def read_rotations(source: str) -> tuple[list[dict[str, str]], list[list[float]]]:
+    """Rows as text, the header before them, and the quaternions xyzw, checked row by row."""
+    from aquamam.geometry.rotations import UNIT_TOLERANCE
+
     name = "standard input" if source == "-" else source
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8-sig")
@@ -66,25 +66,22 @@ def read_rotations(source: str) -> tuple[list[str], list[list[str]], list[list[f
         raise InputError(f"there is no file of rotations at {source}.") from None
     except UnicodeDecodeError:
         raise InputError(f"rotations must be a CSV text file, and {name} is not text.") from None
-    numbered = [(number, row) for number, row in enumerate(csv.reader(text.splitlines()), start=1) if row]
-    header = [field.strip().lower() for field in numbered[0][1]] if numbered else []
-    if missing := ", ".join(column for column in NEEDED if column not in header):
+    reader = csv.reader(text.splitlines())
+    header = [field.strip().lower() for field in next((row for row in reader if row), [])]
+    if missing := ", ".join(column for column in ("qx", "qy", "qz", "qw") if column not in header):
         raise InputError(f"{name} must begin with a header that names columns qx, qy, qz, qw, and lacks {missing}.")
-    places = [header.index(column) for column in NEEDED]
-    quaternions = [_quaternion(row, places, len(header), f"line {number} of {name}") for number, row in numbered[1:]]
-    return header, [row for _, row in numbered[1:]], quaternions
-
-
-def _quaternion(row: list[str], places: list[int], fields: int, line: str) -> list[float]:
-    from aquamam.geometry.rotations import UNIT_TOLERANCE
-
-    try:
-        q = [float(row[place]) for place in places]
-    except (ValueError, IndexError):
-        q = []
-    if not q or len(row) != fields:
-        raise InputError(f"{line} must hold {fields} fields with numbers in qx, qy, qz, qw.")
-    norm = sum(x * x for x in q) ** 0.5
-    if not abs(norm - 1) <= UNIT_TOLERANCE:  # also catches NaN
-        raise InputError(f"{line} must hold a unit quaternion, got norm {norm:.4g}; divide by it.")
-    return q
+    rows, quaternions = [dict(zip(header, header))], []
+    for fields in filter(None, reader):
+        row, line = dict(zip(header, fields)), f"line {reader.line_num} of {name}"
+        try:
+            q = [float(row[column]) for column in ("qx", "qy", "qz", "qw")]
+        except (ValueError, KeyError):
+            q = []
+        if not q or len(fields) != len(header):
+            raise InputError(f"{line} must hold {len(header)} fields with numbers in qx, qy, qz, qw.")
+        norm = sum(x * x for x in q) ** 0.5
+        if not abs(norm - 1) <= UNIT_TOLERANCE:  # also catches NaN
+            raise InputError(f"{line} must hold a unit quaternion, got norm {norm:.4g}; divide by it.")
+        rows.append(row)
+        quaternions.append(q)
+    return rows, quaternions

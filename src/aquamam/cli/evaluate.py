@@ -111,9 +111,8 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
     if source is None:
         names = [str(thing.get("name")) for thing in trained.get("objects", ()) if isinstance(thing, dict)]
         if not names or not set(names) <= set(NAMES):
-            told = (
-                f"was trained on {', '.join(names)}, not all solids of ours" if names else "does not say what it shows"
-            )
+            shown = f"was trained on {', '.join(names)}, not all solids of ours"
+            told = shown if names else "does not say what it shows"
             raise InputError(f"this model {told}; give --data DIR or --data render:NAME, a solid or a mesh file.")
         source = ",".join(names)
     settings = replace(RenderSettings.from_dict(trained.get("settings", {})), size=size)

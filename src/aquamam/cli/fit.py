@@ -99,9 +99,8 @@ def lines_of(facts: dict[str, Any], out: Path) -> list[str]:
     """The judgement for people."""
     f = facts["evaluation"]
     ceiling = "" if f["ceiling"] is None else f", ceiling {f['ceiling']:.2f}"
-    likelihood = (
-        f"log-likelihood {f['mean_log_likelihood']:.3f} ± {f['log_likelihood_se']:.3f} (uniform -2.29{ceiling})"
-    )
+    mean = f"{f['mean_log_likelihood']:.3f} ± {f['log_likelihood_se']:.3f}"
+    likelihood = f"log-likelihood {mean} (uniform -2.29{ceiling})"
     error = f"error median {f['median_error_deg']:.2f}°, mean {f['mean_error_deg']:.2f}°"
     rows = [["views that fit", "images", "mean LL", "median error", "50 % set", "90 % set", "95 % set"]]
     for row in facts["classes"]:

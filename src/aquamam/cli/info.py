@@ -22,37 +22,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, "--json")
 
 
-def describe(name: str, checkpoint: bool = False) -> dict[str, Any]:
-    """Facts about a preset, a bundled model or a checkpoint; a preset goes first unless told otherwise."""
+def run(args: argparse.Namespace) -> None:
     import torch
 
     from aquamam.checkpoints.checkpoint import build, load
     from aquamam.training.presets import PRESETS
 
-    from_preset = name in PRESETS and not checkpoint
-    if from_preset:
-        with torch.device("meta"):  # counting needs no memory
-            model: Any = build(PRESETS[name].kind, PRESETS[name].model.to_dict())
-    else:
-        model = load(name)
-    facts: dict[str, Any] = {"name": name, "source": "preset" if from_preset else "checkpoint", "kind": model.kind}
-    facts["parameters"] = sum(p.numel() for p in model.parameters())
-    facts |= model.config.to_dict()
+    preset = None if args.checkpoint else PRESETS.get(args.model)
+    with torch.device("meta" if preset else "cpu"):  # counting needs no memory
+        model: Any = build(preset.kind, preset.model.to_dict()) if preset else load(args.model)
+    facts = {"name": args.model, "source": "preset" if preset else "checkpoint", "kind": model.kind}
+    facts |= {"parameters": sum(p.numel() for p in model.parameters()), **model.config.to_dict()}
     if hasattr(model, "cells"):
         facts |= {"ceiling": round(model.cells.ceiling, 4), "measure": "pi^2"}
-    return {**facts, "info": getattr(model, "info", {})}
-
-
-def run(args: argparse.Namespace) -> None:
-    facts = describe(args.model, args.checkpoint)
+    info = getattr(model, "info", {})
     if args.json:
-        print(json.dumps(facts))
+        print(json.dumps({**facts, "info": info}))
         return
-    info = facts.pop("info")
     if "ceiling" in facts:
         facts["ceiling"] = f"{facts['ceiling']:.2f}  (largest log density at the identity, volume pi^2)"
-    if isinstance(info.get("calibration"), dict):  # thousands of scores
-        info = {**info, "calibration": f"on {info['calibration'].get('images', 'some')} held-out images"}
     for key, value in {**facts, **info}.items():
         parts = {f"{key}.{name}": part for name, part in value.items()} if isinstance(value, dict) else {key: value}
         for name, part in parts.items():

@@ -47,11 +47,8 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         self._action_max_length = 14  # argparse forgets that commands are indented
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        none = (None, False, argparse.SUPPRESS)
-        shown = (
-            action.option_strings and not any(action.default is no for no in none) and action.default not in ("", [])
-        )
-        return (action.help or "") + (" (default: %(default)s)" if shown else "")
+        none = action.default is None or action.default is False or action.default in (argparse.SUPPRESS, "", [])
+        return (action.help or "") + (" (default: %(default)s)" if action.option_strings and not none else "")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -73,6 +73,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "--tolerance": {"type": float, "metavar": "SHARE", "default": 0.01, "help": MOVED},
     "--set": {"type": setting, "action": "append", "default": [], "metavar": "FIELD=VALUE", "help": OVERRIDE},
     "--untextured": {"action": "store_true", "help": "leave out a mesh file's textures and colours"},
+    "--out": {"type": Path, "metavar": "FILE", "help": "write there instead of printing"},
     "--json": {"action": "store_true", "help": "print JSON"},
     "--quiet": {"action": "store_true", "help": "no progress bars"},
 }
@@ -81,7 +82,8 @@ SHARED: dict[str, dict[str, Any]] = {
 def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
     """Add shared options, with changes to what `SHARED` says of them."""
     for name in names:
-        parser.add_argument(name, **{**SHARED[name], **changes})
+        short = ["-o"] if name == "--out" else []
+        parser.add_argument(*short, name, **{**SHARED[name], **changes})
 
 
 # --- what options name ------------------------------------------------------------------------------------------------

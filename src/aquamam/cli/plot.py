@@ -8,7 +8,7 @@ from aquamam.cli.options import add, generator_for, load_model, whole
 from aquamam.errors import InputError
 
 EXAMPLES = """\
-  aquamam plot die.png -o posterior.html               a page: turn the ball, click a rotation to see the pose
+  aquamam plot die.png -o posterior.html               a page: rotate the ball, click a rotation to see the pose
   aquamam plot die.png -o ball.png --truth 0,0,0,1     the paper's Figure 7
   aquamam plot part.jpg -o map.pdf --kind mollweide --model runs/part --object part.obj
   aquamam plot die.png -o bins.svg --kind marginals --theme dark
@@ -18,24 +18,15 @@ A quaternion that begins with a minus sign needs an equals sign: --truth=-0.5,0.
 KINDS = ("ball", "mollweide", "marginals", "curve")
 POINTS = ("ball", "page", "mollweide")
 # option -> the kinds of picture that it changes; None is its default, so that the rest can be told of it
-HEEDED = {
-    "axis": ("mollweide",),
-    "object": POINTS,
-    "samples": POINTS,
-    "uniform": POINTS,
-    "truth": (*POINTS, "marginals"),
-    "theme": KINDS,
-}
+HEEDED = {"axis": ("mollweide",), "object": POINTS, "samples": POINTS, "uniform": POINTS}
+HEEDED |= {"truth": (*POINTS, "marginals"), "theme": KINDS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    kinds = (
-        "ball: rotation vectors by density (default); mollweide: where an axis points; marginals: the three "
-        "distributions over bins; curve: learning curve of a run"
-    )
+    kinds = "ball: rotation vectors by density (default); mollweide: where an axis points; marginals: the three "
+    kinds += "distributions over bins; curve: learning curve of a run"
     add(parser, "image", help="an image file; or a run's folder or log.jsonl")
-    target = "file to write: .html, .png, .svg or .pdf"
-    parser.add_argument("-o", "--out", type=Path, default=Path("posterior.html"), metavar="FILE", help=target)
+    add(parser, "--out", default=Path("posterior.html"), help="file to write: .html, .png, .svg or .pdf")
     parser.add_argument("--kind", choices=KINDS, help=kinds)
     add(parser, "--model", "--device", "--seed")
     parser.add_argument("--truth", type=quaternion, metavar="QX,QY,QZ,QW", help="the true rotation, marked 0")
@@ -50,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def quaternion(text: str) -> list[float]:
     """Four numbers qx,qy,qz,qw."""
     try:
-        x, y, z, w = (float(part) for part in text.split(","))
+        x, y, z, w = map(float, text.split(","))
     except ValueError:
         raise InputError(f"must be four numbers qx,qy,qz,qw, got {text!r}; try 0,0,0,1") from None
     return [x, y, z, w]
@@ -59,10 +50,10 @@ def quaternion(text: str) -> list[float]:
 def run(args: argparse.Namespace) -> None:
     from aquamam.plotting.style import FORMATS, save
 
-    suffix = args.out.suffix.lower()
+    suffix, source = args.out.suffix.lower(), Path(args.image)
     if suffix not in (".html", *FORMATS):
         raise InputError(f"--out must end in .html, {', '.join(FORMATS)}, got {args.out.name}.")
-    is_run = args.image.endswith(".jsonl") or (Path(args.image) / "log.jsonl").is_file()
+    is_run = source.suffix == ".jsonl" or (source / "log.jsonl").is_file()
     kind = args.kind or ("curve" if is_run else "ball")
     if suffix == ".html" and kind != "ball":
         png = f"{args.out.stem}.png"
@@ -72,18 +63,13 @@ def run(args: argparse.Namespace) -> None:
     if idle := next((name for name in given if kind not in HEEDED[name]), None):
         raise InputError(f"--{idle} does nothing for {'a page' if kind == 'page' else f'--kind {kind}'}; drop it.")
     if kind == "curve":
-        save(curve(args, **given), args.out)
+        from aquamam.plotting.curves import learning_curve, read_log
+
+        name = source.name if source.is_dir() else source.absolute().parent.name
+        save(learning_curve(read_log(source), title=args.title or name, **given), args.out)
     else:
         draw_posterior(args, kind, given)
     print(args.out)
-
-
-def curve(args: argparse.Namespace, **given: Any) -> Any:
-    from aquamam.plotting.curves import learning_curve, read_log
-
-    path = Path(args.image)
-    name = path.name if path.is_dir() else path.absolute().parent.name
-    return learning_curve(read_log(path), title=args.title or name, **given)
 
 
 def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -> None:
@@ -96,14 +82,15 @@ def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -
     from aquamam.plotting import ball, known_object, make_cloud, marginals, mollweide, save
 
     truth = as_unit_quat(args.truth, "--truth") if "truth" in given else None
-    picture, theme = read_image(args.image), {name: given[name] for name in ("theme",) if name in given}
-    model = load_model(args.model, args.device)
+    theme, counts = (
+        {name: given[name] for name in names if name in given} for names in (["theme"], ["samples", "uniform"])
+    )
+    picture, model = read_image(args.image), load_model(args.model, args.device)
     with torch.inference_mode():
         posterior = model([picture])
         if kind == "marginals":
             save(marginals(posterior, at=truth, title=args.title, **theme), args.out)
             return
-        counts = {name: given[name] for name in ("samples", "uniform") if name in given}
         generator = generator_for(model, args.seed)
         cloud = make_cloud(posterior, truth=truth, symmetry=model.symmetry, generator=generator, **counts)
     known, name = known_object(model, args.object), args.title or Path(args.image).name

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from aquamam.data.disk.layout import Manifest
     from aquamam.data.disk.writing import RenderSpec
     from aquamam.geometry.symmetry import SymmetryGroup
-    from aquamam.rendering.meshes import Mesh
 
 EXAMPLES = """\
   aquamam render die --out data/die --size 64 --count 20000
@@ -71,18 +70,70 @@ def run(args: argparse.Namespace) -> None:
     torchrun = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     rank, world, local = (int(os.environ.get(name, default)) for name, default in torchrun.items())
     spec, manifest = plan(args)
-    if rank == 0 and args.preview is not None:
-        preview(spec, next(iter(manifest.splits)), args.preview)
+    if rank == 0:
+        look_ahead(spec, manifest, args)
     if args.out is None:
         return
-    if rank == 0:
-        warn_of_disk(spec, manifest, args.out)
-    part = args.shard or (rank, world)
-    workers = args.workers
+    part, workers = args.shard or (rank, world), args.workers
     if workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         work = sum(manifest.splits.values()) / part[1] * args.size**2 / (64**2 * 3000)  # in units of 2 s, about
-        workers = max(1, min(_cores() // local, round(work)))  # a process takes a second or two to start
+        workers = max(1, min(cores // local, round(work)))  # a process takes a second or two to start
     write(args.out, spec, manifest, workers, part, quiet=rank != 0)
+
+
+def plan(args: argparse.Namespace) -> tuple["RenderSpec", "Manifest"]:
+    """What to draw and what the data set says of itself, from the arguments."""
+    from aquamam.data.disk.layout import RAW_UP_TO, Manifest, shard_size_for
+    from aquamam.data.disk.writing import RenderSpec
+    from aquamam.rendering.render import RenderSettings
+    from aquamam.rendering.solids import NAMES, mesh_of, open_object
+
+    meshes, objects = [], []
+    for thing in args.objects:
+        if thing in NAMES and args.symmetry is not None:
+            raise InputError(f"--symmetry is for mesh files, got it with the solid {thing}, which knows its own.")
+        if thing in NAMES and len(args.objects) == 1 and (args.up, args.scale) != ("y", "fit"):
+            raise InputError(f"--up and --scale are for mesh files, got them with the solid {thing}.")
+        found = open_object(thing, up=args.up, scale=args.scale, untextured=args.untextured)
+        mesh = mesh_of(found)
+        symmetry = getattr(found, "symmetry", args.symmetry)  # a file does not know its own
+        source = f"{Path(thing).name}, up {args.up}, scale {args.scale}" if found is mesh else f"solid {thing}"
+        about = {"name": mesh.name, "mesh": mesh.hash, "symmetry": symmetry and symmetry.to_dict(), "source": source}
+        meshes.append(mesh)
+        objects.append(about)
+    given = {name: getattr(args, name) for name in (*CAMERA, "background") if getattr(args, name) is not None}
+    settings = RenderSettings(size=args.size, **given)
+    splits = args.split if args.count is None else split_count(args.count)
+    encoding = ("raw" if args.size <= RAW_UP_TO else "png") if args.format == "auto" else args.format
+    shards = shard_size_for(splits, encoding, settings.shape)
+    told: dict[str, Any] = {"settings": settings.to_dict(), "seed": args.seed, "splits": splits, "shard_size": shards}
+    names = tuple(mesh.name for mesh in meshes)
+    spec = RenderSpec(names=names, meshes=tuple(meshes), settings=settings, seed=args.seed)
+    return spec, Manifest(objects=objects, encoding=encoding, **told)
+
+
+def look_ahead(spec: "RenderSpec", manifest: "Manifest", args: argparse.Namespace) -> None:
+    """Write the contact sheet; say what will not fit on the disk, though rendering may go on when there is room."""
+    import numpy as np
+
+    from aquamam.data.disk.layout import bytes_per_image
+    from aquamam.rendering.render import contact_sheet
+
+    split, out = next(iter(manifest.splits)), args.out
+    numbers = np.arange(8 if args.preview is None else 32)
+    rotations = spec.rotations(split, numbers)
+    images = spec.images(split, numbers, rotations)
+    if args.preview is not None:
+        labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
+        save_image(contact_sheet(images, 8, labels), args.preview, "--preview")
+    if out is not None:
+        need = bytes_per_image(manifest.encoding, images[:8]) * sum(manifest.splits.values())
+        there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+        have = shutil.disk_usage(there).free + sum(f.stat().st_size for f in out.glob("*/*") if f.is_file())
+        if need > have:
+            few = f"needs about {need / 1e9:.3g} GB, its disk has {have / 1e9:.3g} GB"
+            print(f"warning: {out} {few}", file=sys.stderr)
 
 
 def write(
@@ -108,76 +159,6 @@ def write(
     share = "" if part[1] == 1 else f" (share {part[0] + 1} of {part[1]})"
     now = f"{written.rendered:,} rendered now in {seconds:.0f} s ({written.rendered / max(seconds, 1e-9):.0f}/s)"
     print(f"{out}{share}: {written.images:,} images of {names} at {spec.settings.size} px, {now}")
-
-
-def plan(args: argparse.Namespace) -> tuple["RenderSpec", "Manifest"]:
-    """What to draw and what the data set says of itself, from the arguments."""
-    from aquamam.data.disk.layout import RAW_UP_TO, Manifest, shard_size_for
-    from aquamam.data.disk.writing import RenderSpec
-    from aquamam.rendering.render import RenderSettings
-
-    things = [_object(thing, args) for thing in args.objects]
-    given = {name: getattr(args, name) for name in (*CAMERA, "background") if getattr(args, name) is not None}
-    settings = RenderSettings(size=args.size, **given)
-    splits = args.split if args.count is None else split_count(args.count)
-    encoding = ("raw" if args.size <= RAW_UP_TO else "png") if args.format == "auto" else args.format
-    names, meshes = tuple(about["name"] for about, _ in things), tuple(mesh for _, mesh in things)
-    manifest = Manifest(
-        objects=[about for about, _ in things],
-        settings=settings.to_dict(),
-        seed=args.seed,
-        splits=splits,
-        shard_size=shard_size_for(splits, encoding, settings.shape),
-        encoding=encoding,
-    )
-    return RenderSpec(names=names, meshes=meshes, settings=settings, seed=args.seed), manifest
-
-
-def _object(thing: str, args: argparse.Namespace) -> tuple[dict[str, Any], "Mesh"]:
-    """What the data set says of a solid or a mesh file, and the mesh."""
-    from aquamam.rendering.solids import NAMES, mesh_of, open_object
-
-    if thing in NAMES and args.symmetry is not None:
-        raise InputError(f"--symmetry is for mesh files, got it with the solid {thing}, which knows its own.")
-    if thing in NAMES and len(args.objects) == 1 and (args.up, args.scale) != ("y", "fit"):
-        raise InputError(f"--up and --scale are for mesh files, got them with the solid {thing}.")
-    found = open_object(thing, up=args.up, scale=args.scale, untextured=args.untextured)
-    mesh = mesh_of(found)
-    symmetry = getattr(found, "symmetry", args.symmetry)  # a file does not know its own
-    source = f"{Path(thing).name}, up {args.up}, scale {args.scale}" if found is mesh else f"solid {thing}"
-    about = {"name": mesh.name, "mesh": mesh.hash, "symmetry": symmetry and symmetry.to_dict(), "source": source}
-    return about, mesh
-
-
-def preview(spec: "RenderSpec", split: str, path: Path) -> None:
-    """A contact sheet of the first examples."""
-    import numpy as np
-
-    from aquamam.rendering.render import contact_sheet
-
-    numbers = np.arange(32)
-    rotations = spec.rotations(split, numbers)
-    labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
-    save_image(contact_sheet(spec.images(split, numbers, rotations), 8, labels), path, "--preview")
-
-
-def warn_of_disk(spec: "RenderSpec", manifest: "Manifest", out: Path) -> None:
-    """Say beforehand what will not fit; rendering may start all the same and go on when there is room."""
-    import numpy as np
-
-    from aquamam.data.disk.layout import bytes_per_image
-
-    numbers, split = np.arange(8), next(iter(manifest.splits))
-    images = spec.images(split, numbers, spec.rotations(split, numbers))
-    need = bytes_per_image(manifest.encoding, images) * sum(manifest.splits.values())
-    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    have = shutil.disk_usage(there).free + sum(f.stat().st_size for f in out.glob("*/*") if f.is_file())
-    if need > have:
-        print(f"warning: {out} needs about {need / 1e9:.3g} GB, its disk has {have / 1e9:.3g} GB", file=sys.stderr)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # --- types of options -------------------------------------------------------------------------------------------------

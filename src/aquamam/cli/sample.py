@@ -4,7 +4,6 @@ import argparse
 import csv
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from aquamam.cli.options import Pictures, add, generator_for, load_model, output, whole
@@ -22,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, "images", "--model", "--device", "--seed")
     parser.add_argument("-n", "--count", type=whole(1), default=100, metavar="N", help="draws from each image")
     add(parser, "--json", help="one JSON object an image instead of CSV")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write there instead of printing")
+    add(parser, "--out")
 
 
 def run(args: argparse.Namespace) -> int:

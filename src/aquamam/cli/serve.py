@@ -62,7 +62,13 @@ def run(args: argparse.Namespace) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     with listen(args.host, args.port) as listener:  # before the models are read: a port that is taken is told at once
-        app = create_app(open_models(args.models, args.device, args.engine), limits)
+        models: dict[str, Any] = {}
+        for text in args.models:
+            name, _, path = text.partition("=") if "=" in text else (name_of(text), "", text)
+            if not name or name in models:
+                raise InputError(f"models need different names, got {text!r}; try other={path or 'die'}.")
+            models[name] = load_model(path, args.device, args.engine)
+        app = create_app(models, limits)
         set_up_log(args.quiet)
         app.state.service.warm_up()
         host, port = listener.getsockname()[:2]
@@ -70,19 +76,13 @@ def run(args: argparse.Namespace) -> None:
         print(f"aquamam serves {', '.join(app.state.service.models)} on {address}", flush=True)
         if not ipaddress.ip_address(host).is_loopback:
             print("aquamam: other computers can reach this service, and it asks nobody who they are.", file=sys.stderr)
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            limit_concurrency=4 * limits.queue + 16,  # idle connections count too
-            timeout_keep_alive=10,
-            timeout_graceful_shutdown=int(limits.seconds) + 1,
-        )
+        plain: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
+        plain |= {"timeout_keep_alive": 10, "timeout_graceful_shutdown": int(limits.seconds) + 1}
+        plain["limit_concurrency"] = 4 * limits.queue + 16  # idle connections count too
         # uvicorn ends well on these signals and then raises them again, for others to see; here nobody is left
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGINT, lambda *_: None)
-        uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(uvicorn.Config(app, **plain)).run(sockets=[listener])
 
 
 def set_up_log(quiet: bool) -> None:
@@ -99,19 +99,6 @@ def set_up_log(quiet: bool) -> None:
     warnings.filterwarnings("ignore", module="PIL")
 
 
-def open_models(named: list[str], device: str | None, engine: str = "torch") -> dict[str, Any]:
-    """Models by name: NAME=PATH, or a name made from the path."""
-    models: dict[str, Any] = {}
-    for text in named:
-        name, equals, path = text.partition("=")
-        if not equals:
-            name, path = name_of(text), text
-        if not name or name in models:
-            raise InputError(f"models need different names, got {text!r}; try other={path or 'die'}.")
-        models[name] = load_model(path, device, engine)
-    return models
-
-
 def name_of(path: str) -> str:
     """A short name: of runs/die/best.safetensors it is "die"."""
     stem = Path(path).name
@@ -124,10 +111,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that listens, or one sentence."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        return socket.create_server(address[:2], family=family)  # type: ignore[arg-type]
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"cannot listen on {host} port {port} ({reason}); try another --port or --host.") from None
-    return listener

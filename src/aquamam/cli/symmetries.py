@@ -3,15 +3,11 @@
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aquamam.cli.options import MESH, add
 from aquamam.errors import InputError
 from aquamam.files import write_json
-
-if TYPE_CHECKING:
-    from aquamam.rendering.meshes import Mesh
-    from aquamam.shape.symmetries import NearSymmetry, Symmetries
 
 EXAMPLES = """\
   aquamam symmetries part.stl
@@ -40,13 +36,14 @@ def run(args: argparse.Namespace) -> None:
     from aquamam.shape.matching import Tolerance
     from aquamam.shape.surface import Surface
     from aquamam.shape.symmetries import find_symmetries, models_info, near_symmetries
+    from aquamam.shape.view_map import save_map, view_ambiguity
 
-    infos = _check_outputs(args)  # before the work
+    infos = check_outputs(args)  # before the work
     mesh = mesh_of(open_object(args.object, scale=1.0, center=False, untextured=args.untextured))
     surface, tolerance = Surface.of(mesh), Tolerance(distance=args.tolerance)
     if args.texture and not surface.painted:
         raise InputError(f"{args.object} has neither texture nor colours; drop --texture.")
-    found: dict[str, Symmetries] = {}
+    found = {}
     if not args.texture:
         found["geometry"] = find_symmetries(surface, paint=False, tolerance=tolerance)
     if surface.painted and not args.geometry:
@@ -58,20 +55,25 @@ def run(args: argparse.Namespace) -> None:
     facts["models_info"] = models_info(mesh, last)
     if near is not None:
         facts["near"] = [one.to_dict() for one in near]
-    if args.map is not None:
-        facts["views"] = _map(args, mesh, last)
+    if args.map is not None:  # about the symmetries' centre, or without any about the middle of the box, as rendered
+        box = (mesh.vertices.min(0) + mesh.vertices.max(0)) / 2
+        centre = box if last.found.name == "none" else last.centre
+        seen = view_ambiguity(Surface.of(mesh, centre), args.views or 100, quiet=False)
+        args.map.parent.mkdir(parents=True, exist_ok=True)
+        save_map(seen, args.map)
+        facts["views"] = seen.to_dict()["views"]
     if args.bop is not None:
         write_json(args.bop, infos | {str(args.id or 1): facts["models_info"]}, indent=2)
     if args.json:
         print(json.dumps(facts))
         return
-    print("\n".join(lines_of(args.object, mesh, found, near)))
+    print_found(args.object, mesh, found, near)
     for what, path in (("BOP's entry", args.bop), ("the map", args.map)):
         if path is not None:
             print(f"{what} is in {path}")
 
 
-def _check_outputs(args: argparse.Namespace) -> dict[str, Any]:
+def check_outputs(args: argparse.Namespace) -> dict[str, Any]:
     """Refuse what cannot be written; returns what a models_info.json says already."""
     from aquamam.plotting.style import FORMATS
 
@@ -80,10 +82,8 @@ def _check_outputs(args: argparse.Namespace) -> dict[str, Any]:
             raise InputError(f"--{option} needs --{needed}.")
     if args.map is not None and args.map.suffix.lower() not in FORMATS:
         raise InputError(f"--map must end in {', '.join(FORMATS)}, got {args.map.name}.")
-    if args.bop is None or not args.bop.exists():
-        return {}
     try:
-        infos = json.loads(args.bop.read_text())
+        infos = json.loads(args.bop.read_text()) if args.bop is not None and args.bop.exists() else {}
     except ValueError as error:
         raise InputError(f"{args.bop} is there but no JSON ({error}); move it away, or repair it.") from None
     if not isinstance(infos, dict):
@@ -91,37 +91,26 @@ def _check_outputs(args: argparse.Namespace) -> dict[str, Any]:
     return infos
 
 
-def lines_of(name: str, mesh: "Mesh", found: dict[str, "Symmetries"], near: "list[NearSymmetry] | None") -> list[str]:
+def print_found(name: str, mesh: Any, found: dict[str, Any], near: list[Any] | None) -> None:
     """What was found, for people."""
+
+    def percent(share: float) -> str:
+        return f"{100 * share:.2g} %" if share == 0 or share >= 2e-4 else "less than 0.02 %"
+
     last = list(found.values())[-1]
     centre = ", ".join(f"{x:.4g}" for x in last.centre)
-    lines = [f"{name}: {len(mesh.faces):,} faces, radius {last.radius:.4g} about ({centre}), in the file's units"]
+    print(f"{name}: {len(mesh.faces):,} faces, radius {last.radius:.4g} about ({centre}), in the file's units")
     for one in found.values():
-        lines.append(f"{'geometry and colours' if one.painted else 'geometry alone'}: {one.headline}")
-        lines += [f"  {words}" for words in one.found.words]
+        print(f"{'geometry and colours' if one.painted else 'geometry alone'}: {one.headline}")
+        for words in one.found.words:
+            print(f"  {words}")
         if one.found.name != "none":
-            away = f"points leave the surface by {_percent(one.distance)} of the radius at most"
+            away = f"points leave the surface by {percent(one.distance)} of the radius at most"
             tolerance = f"(tolerance {100 * one.tolerance.distance:g} %)"
-            lines.append(f"  checked: {away} {tolerance}; in renders {_percent(one.seen.share)} of its pixels change")
+            print(f"  checked: {away} {tolerance}; in renders {percent(one.seen.share)} of its pixels change")
     if near is not None:
-        lines.append("nearly:" if near else "nearly: nothing within five times the tolerance")
+        print("nearly:" if near else "nearly: nothing within five times the tolerance")
     for miss in near or ():
-        change = f"{_percent(miss.seen.share)} of pixels change, the most by {miss.seen.largest:.0f} of 255"
-        lines.append(f"  {miss.words}: {change}; surface off by {_percent(miss.distance)}")
-    return [*lines, f"BOP: {json.dumps(last.to_bop())}"]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share == 0 or share >= 2e-4 else "less than 0.02 %"
-
-
-def _map(args: argparse.Namespace, mesh: "Mesh", found: "Symmetries") -> list[dict[str, Any]]:
-    """Draw the map about the symmetries' centre, or without any about the middle of the box, as it is rendered."""
-    from aquamam.shape.surface import Surface
-    from aquamam.shape.view_map import save_map, view_ambiguity
-
-    centre = (mesh.vertices.min(0) + mesh.vertices.max(0)) / 2 if found.found.name == "none" else found.centre
-    seen = view_ambiguity(Surface.of(mesh, centre), args.views or 100, quiet=False)
-    args.map.parent.mkdir(parents=True, exist_ok=True)
-    save_map(seen, args.map)
-    return seen.to_dict()["views"]
+        change = f"{percent(miss.seen.share)} of pixels change, the most by {miss.seen.largest:.0f} of 255"
+        print(f"  {miss.words}: {change}; surface off by {percent(miss.distance)}")
+    print(f"BOP: {json.dumps(last.to_bop())}")

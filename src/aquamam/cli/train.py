@@ -20,9 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     presets = "toy, die, cylinder (the paper's), die-small, cylinder-small, symsol-small, ..."
     parser.add_argument("preset", help=presets)
     add(parser, "--data", required=True)
-    lights = (
-        "other lights, backgrounds, framing, blur and noise in none, in a quarter (robust) or in all renders (camera)"
-    )
+    lights = "other lights, backgrounds, framing, blur and noise: in none, a quarter (robust) or all renders (camera)"
     parser.add_argument("--vary", choices=["none", "robust", "camera"], default="none", help=lights)
     parser.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/PRESET)")
     add(parser, "--steps", help="length of the schedule", default=None)
