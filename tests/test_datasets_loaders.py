@@ -24,8 +24,11 @@ from aquamam.data.loaders.pascal3d import PascalDataset
 from aquamam.data.loaders.symsol import SymsolDataset
 from aquamam.data.open import splits_of
 from aquamam.errors import InputError
+from aquamam.geometry.camera import crop_camera, cut
 from aquamam.geometry.rotations import geodesic_angle
 from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.network.poses import Part
+from aquamam.posterior.poses import CropFrames
 
 TRUTHS = Rotation.random(6, random_state=0)
 GL_FROM_CV = np.diag([1.0, -1.0, -1.0])
@@ -311,7 +314,9 @@ def bop(tmp_path) -> Path:
         infos[str(image)] = [{"bbox_visib": [10, 8, 20, 12], "visib_fract": visible} for _, _, visible in rows]
     (scene / "scene_gt.json").write_text(json.dumps(truths))
     (scene / "scene_gt_info.json").write_text(json.dumps(infos))
-    (scene / "scene_camera.json").write_text(json.dumps({"0": {"cam_K": [50, 0, 32, 0, 50, 24, 0, 0, 1]}}))
+    (scene / "scene_camera.json").write_text(
+        json.dumps({k: {"cam_K": [50, 0, 20, 0, 50, 14, 0, 0, 1]} for k in truths})
+    )
     return tmp_path
 
 
@@ -321,7 +326,7 @@ def test_bop_layout(bop):
     assert data.split == "test"
     assert data.classes == ("obj_000001", "obj_000002")
     assert len(data) == 4  # the third object is hidden
-    for i, example in enumerate(data):
+    for i, example in enumerate(BopDataset(bop, "test", size=24, allocentric=False)):
         assert apart(example.rotations, Rotation.from_matrix(GL_FROM_CV @ TRUTHS[i % 2].as_matrix())) < 1e-7
         assert example.image.shape == (24, 24, 3)
     assert data.symmetry("obj_000001").order == 2
@@ -329,25 +334,45 @@ def test_bop_layout(bop):
     assert data.symmetry("obj_000005").order == 1
     assert len(BopDataset(bop, "test", objects=[2])) == 2
     assert len(BopDataset(bop, "test", min_visible=0.0)) == 6
-    native = BopDataset(bop, "test", margin=1.0)[0].image
-    assert np.array_equal(native, np.asarray(picture(0, (64, 48)))[4:24, 10:30])
+    native = BopDataset(bop, "test")[0].image  # 1.25 times the longer side of the box, here about the camera's axis
+    plain = np.asarray(cut(picture(0, (64, 48)), (10, 8, 20, 12), 25)[0])
+    assert np.abs(native.astype(int) - plain).max() <= 1
 
 
 def test_bop_allocentric_rotation_is_what_the_crop_shows(bop):
-    """Turning the whole scene about the camera moves the object in the image but not what its crop shows."""
+    """A rotation of the whole scene about the camera moves the part in the image but not what its crop shows."""
     scene = bop / "test" / "000048"
-    truths = json.loads((scene / "scene_gt.json").read_text())
+    truths, infos = (json.loads((scene / f"scene_{name}.json").read_text()) for name in ("gt", "gt_info"))
     about = Rotation.from_rotvec([0.3, -0.4, 0.0])  # no spin about the optical axis
-    straight = truths["0"][0]  # its object lies on the optical axis
+    straight = truths["0"][0]  # its object lies on the optical axis, the middle of its box
     R, t = np.reshape(straight["cam_R_m2c"], (3, 3)), np.array(straight["cam_t_m2c"])
-    truths["12"][0] |= {"cam_R_m2c": (about.as_matrix() @ R).ravel().tolist(), "cam_t_m2c": about.apply(t).tolist()}
+    moved = about.apply(t)
+    truths["12"][0] |= {"cam_R_m2c": (about.as_matrix() @ R).ravel().tolist(), "cam_t_m2c": moved.tolist()}
+    x, y = 50 * moved[:2] / moved[2] + (20, 14)
+    infos["12"][0]["bbox_visib"] = [x - 2, y - 2, 4, 4]
     (scene / "scene_gt.json").write_text(json.dumps(truths))
-    crop, whole = BopDataset(bop, "test", objects=[1], allocentric=True), BopDataset(bop, "test", objects=[1])
+    (scene / "scene_gt_info.json").write_text(json.dumps(infos))
+    crop, whole = BopDataset(bop, "test", objects=[1]), BopDataset(bop, "test", objects=[1], allocentric=False)
     assert apart(crop.rotations(1), Rotation.from_quat(crop.rotations(0))) < 1e-7
     assert apart(crop.rotations(0), Rotation.from_quat(whole.rotations(0))) < 1e-7
     for i in range(2):
         back = crop.egocentric(i, torch.from_numpy(crop.rotations(i)))
         assert apart(back.numpy(), Rotation.from_quat(whole.rotations(i))) < 1e-7
+
+
+def test_bop_windows_and_rotations_of_crops_tell_the_pose(bop):
+    """Back from what a crop shows, through its camera and the part's size, to BOP's own pose."""
+    part = Part(radius=40.0, centre=(3.0, -4.0, 5.0))
+    data = BopDataset(bop, "test", objects=[2], part=part, size=8)
+    batch = data.batch(range(2))
+    crops = [crop_camera(one.box, one.camera) for one in data.instances]
+    frames = CropFrames(crops, radius=part.radius, centre=part.centre)
+    pose = frames.to_pose(batch.rotations[:, 0], batch.windows)
+    torch.testing.assert_close(
+        pose.translation[0], torch.tensor([150.0, 80.0, -600.0], dtype=torch.float64), rtol=1e-5, atol=0
+    )
+    assert apart(pose.rotation[0].numpy(), Rotation.from_matrix(GL_FROM_CV @ TRUTHS[1].as_matrix())) < 1e-6
+    assert BopDataset(bop, "test", objects=[2], size=8).batch([0]).windows is None  # nobody knows the object's size
 
 
 def test_bop_refusals(bop):
@@ -364,6 +389,10 @@ def test_bop_refusals(bop):
         BopDataset(bop, "test")
     path.write_text('{"0": [{"obj_id": 1}]}')
     with pytest.raises(InputError, match="must be BOP's format"):
+        BopDataset(bop, "test")
+    camera = path.parent / "scene_camera.json"
+    camera.write_text('{"0": {"cam_K": [50, 1, 32, 0, 50, 24, 0, 0, 1]}}')
+    with pytest.raises(InputError, match="no skew"):
         BopDataset(bop, "test")
     (path.parent / "scene_gt_info.json").unlink()
     with pytest.raises(InputError, match=r"scene_gt_info\.json is missing"):

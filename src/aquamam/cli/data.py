@@ -30,8 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = "of a CSV: wxyz:a,b,c,d, euler-YXZ-deg:yaw,pitch,roll, ..."
     option("--rotation", metavar="KIND:COLUMNS", help=kinds)
     option("--camera", choices=["opengl", "opencv"], help="of a CSV's rotations (default: opengl)")
-    option("--inverted", action="store_true", help="a CSV's rotations take the camera to the object")
-    option("--allocentric", action="store_true", help="of BOP: rotations as the crops show them")
+    option("--inverted", action="store_true", default=None, help="a CSV's rotations take the camera to the object")
+    shown = "of BOP: rotations as the crops show them (default), or with --no-allocentric those of the camera"
+    option("--allocentric", action=argparse.BooleanOptionalAction, help=shown)
     add(inspect, "--json")
 
 
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
     from aquamam.rendering.render import contact_sheet
 
     given = ("rotation", "camera", "inverted", "allocentric")
-    options: dict[str, Any] = {name: getattr(args, name) for name in given if getattr(args, name)}
+    options: dict[str, Any] = {name: getattr(args, name) for name in given if getattr(args, name) is not None}
     splits = [args.split] if args.split else list(splits_of(args.path, args.kind))
     if not splits:
         raise InputError(f"{args.path} holds no split; docs/data.md shows the known layouts.")

@@ -21,6 +21,7 @@ EXAMPLES = """\
   aquamam evaluate die                             on 10,000 fresh renders of what the model was trained on
   aquamam evaluate runs/die --data data/die --out report      a folder's test split; report/evaluation.html
   aquamam evaluate runs/die --data render:die --count 2000 --samples 50 --json
+  aquamam evaluate parts/duck --data lmo --object 9 --min-visible 0.6      crops of BOP's photographs
   torchrun --nproc-per-node 8 -m aquamam evaluate runs/die --data data/die
 """
 
@@ -36,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     anew = " (default: what the model was trained on, rendered anew with a seed unknown to training)"
     add(parser, "--data", help=SHARED["--data"]["help"] + anew)
     option("--split", help="of the data set (default: test, else valid)")
+    option("--object", type=int, action="append", metavar="ID", help="of BOP's data: only this one; may be repeated")
+    option("--min-visible", type=float, metavar="SHARE", help="of BOP's data: least visible share of an object")
     option("--count", type=int, metavar="N", help=f"images (default: all of a folder's, {RENDERED:,} rendered)")
     option("--samples", type=int, default=100, metavar="N", help="drawn for each image; 0 skips calibration")
     strategies = "of greedy, beam and expected; the first gives the headline (default: all)"
@@ -57,7 +60,8 @@ def run(args: argparse.Namespace) -> None:
     start = time.monotonic()
     with process_group(args.device) as device:
         model = load(args.checkpoint, device=device)
-        dataset, source = open_data(model, args.data, args.split, args.count, args.seed)
+        chosen = {"objects": args.object, "min_visible": args.min_visible}
+        dataset, source = open_data(model, args.data, args.split, args.count, args.seed, chosen)
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before the work, not after
         given = {name: getattr(args, name) for name in ("samples", "strategies", "seed", "batch_size", "quiet")}
@@ -77,13 +81,24 @@ def run(args: argparse.Namespace) -> None:
 
 
 def open_data(
-    model: "nn.Module", source: str | None, split: str | None, count: int | None, seed: int
+    model: "nn.Module",
+    source: str | None,
+    split: str | None,
+    count: int | None,
+    seed: int,
+    chosen: dict[str, Any] | None = None,
 ) -> tuple["RotationDataset", str]:
-    """The images to judge a model on, and a phrase that says what they are."""
-    from aquamam.data.open import open_dataset, splits_of
+    """The images to judge a model on, and a phrase that says what they are; `chosen` are options of BOP's data."""
+    from aquamam.data.open import open_dataset, recognise, splits_of
+    from aquamam.network.poses import part_of
 
     size = getattr(model.config, "image_size", 224)
+    options = {name: value for name, value in (chosen or {}).items() if value is not None}
     if source is None or source.startswith("render:"):
+        if options:
+            raise InputError(
+                "--object and --min-visible choose among BOP's photographs; give their folder with --data."
+            )
         if split is not None:
             raise InputError("a split is a part of a data set on disk; give its folder with --data, or drop --split.")
         return rendered(model, source, RENDERED if count is None else count, SEED + seed, size)
@@ -94,7 +109,13 @@ def open_data(
             only = ", ".join(there) or "none"
             raise InputError(f"{source} has no test or validation split, only {only}; name one with --split.")
         split = held_out[0]
-    return open_dataset(source, split, size=size), f"{source}, split {split}"
+    if recognise(Path(source)).kind == "bop" and (part := part_of(model)) is not None:
+        if "objects" not in options:
+            raise InputError("this model knows one part; say which object of BOP's data it is, for example --object 9.")
+        options["part"] = part
+    told = [f"object {number}" for number in options.get("objects", ())]
+    told += [f"at least {options['min_visible']:.0%} visible"] if "min_visible" in options else []
+    return open_dataset(source, split, size=size, **options), ", ".join([source, f"split {split}", *told])
 
 
 def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size: int) -> tuple["RotationDataset", str]:

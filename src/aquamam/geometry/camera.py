@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from aquamam.errors import InputError
-from aquamam.geometry.rotations import rotate, rotvec_to_quat
+from aquamam.geometry.rotations import inverse, rotate, rotvec_to_quat
 
 MARGIN = 1.25  # side of a crop in longer sides of the box
 NOMINAL = 0.45  # apparent radius of a part in shares of the crop's side: about what crops have on average
@@ -114,29 +114,38 @@ def check_box(box: Sequence[float | int], size: tuple[int, int]) -> Box:
     return left, top, width, height
 
 
+def crop_camera(box: Box, camera: Camera) -> Crop:
+    """The camera of a box's crop."""
+    left, top, width, height = box
+    flip = torch.tensor([1.0, -1.0, -1.0], dtype=torch.float64)  # from OpenCV's frame to ours
+    turn = ray_rotation(flip * torch.tensor(camera.ray(left + width / 2, top + height / 2), dtype=torch.float64))
+    corners = [camera.ray(left + i * width, top + j * height) for i in (0, 1) for j in (0, 1)]
+    seen = rotate(inverse(turn), torch.tensor(corners, dtype=torch.float64) * flip)
+    plane = seen[:, :2] / -seen[:, 2:]
+    side = MARGIN * camera.focal * float((plane.amax(0) - plane.amin(0)).max())
+    return Crop(turn=turn, focal=camera.focal, side=side)
+
+
+def parallel(box: Box) -> Camera:
+    """What stands for an unknown camera: one that looked at the box from so far away that all rays are parallel."""
+    left, top, width, height = box
+    return Camera(fx=1e6, fy=1e6, cx=left + width / 2, cy=top + height / 2)
+
+
 def cut(
     image: Image.Image, box: Sequence[float | int], size: int, camera: Camera | None = None
 ) -> tuple[Image.Image, Crop]:
     """The crop of a box, size x size pixels, and its camera; what lies outside the image repeats its border."""
-    left, top, width, height = check_box(box, image.size)
-    guess = camera or Camera(
-        fx=1e6, fy=1e6, cx=left + width / 2, cy=top + height / 2
-    )  # so far away that all rays are parallel
-    middle = torch.tensor(guess.ray(left + width / 2, top + height / 2), dtype=torch.float64)
-    turn = ray_rotation(middle * middle.new_tensor([1.0, -1.0, -1.0]))
-    inverse = turn * turn.new_tensor([-1.0, -1.0, -1.0, 1.0])
-    corners = [guess.ray(left + i * width, top + j * height) for i in (0, 1) for j in (0, 1)]
-    seen = rotate(inverse, torch.tensor(corners, dtype=torch.float64) * middle.new_tensor([1.0, -1.0, -1.0]))
-    plane = seen[:, :2] / -seen[:, 2:]
-    side = MARGIN * guess.focal * float((plane.amax(0) - plane.amin(0)).max())
+    box = check_box(box, image.size)
+    camera = camera or parallel(box)
+    crop = crop_camera(box, camera)
     # one sample for each pixel of a picture large enough to shrink from without gaps
-    fine = size * max(1, math.ceil(side / size))
-    place = (np.arange(fine) + 0.5) / fine - 0.5
-    x, y = np.meshgrid(place * side / guess.focal, -place * side / guess.focal)
-    rays = rotate(turn, torch.from_numpy(np.stack([x, y, -np.ones_like(x)], -1))).numpy() * np.array([1.0, -1.0, -1.0])
-    pixels = _bilinear(np.asarray(image.convert("RGB")), guess.pixels(rays))
-    picture = Image.fromarray(pixels).resize((size, size), Image.Resampling.BOX)
-    return picture, Crop(turn=turn, focal=guess.focal, side=side)
+    fine = size * max(1, math.ceil(crop.side / size))
+    place = ((np.arange(fine) + 0.5) / fine - 0.5) * crop.side / crop.focal
+    x, y = np.meshgrid(place, -place)
+    rays = rotate(crop.turn, torch.from_numpy(np.stack([x, y, -np.ones_like(x)], -1))).numpy()
+    pixels = _bilinear(np.asarray(image.convert("RGB")), camera.pixels(rays * np.array([1.0, -1.0, -1.0])))
+    return Image.fromarray(pixels).resize((size, size), Image.Resampling.BOX), crop
 
 
 def _bilinear(image: np.ndarray, place: Float64[np.ndarray, "h w 2"]) -> np.ndarray:

@@ -47,7 +47,7 @@ def as_unit_quat(q: Any, name: str = "q") -> Float64[Tensor, "*batch 4"]:
     return canonical(tensor / norm.unsqueeze(-1))
 
 
-def as_rotation_matrix(R: Any, name: str = "R") -> Float64[Tensor, "*batch 3 3"]:
+def as_rotation_matrix(R: Any, name: str = "R", tolerance: float = 2 * UNIT_TOLERANCE) -> Float64[Tensor, "*batch 3 3"]:
     """A user's rotation matrices (tensor, array or nested list), checked, then the nearest rotations in float64."""
     tensor = _finite(R, name)
     if tensor.ndim < 2 or tensor.shape[-2:] != (3, 3):
@@ -55,9 +55,9 @@ def as_rotation_matrix(R: Any, name: str = "R") -> Float64[Tensor, "*batch 3 3"]
     if tensor.numel() == 0:
         return tensor
     error = float((tensor.mT @ tensor - torch.eye(3, dtype=tensor.dtype, device=tensor.device)).abs().max())
-    if error > 2 * UNIT_TOLERANCE:
+    if error > tolerance:
         raise InputError(
-            f"{name} must be orthogonal to within {2 * UNIT_TOLERANCE:g}, got an error of {error:.3g} in R^T R = 1; "
+            f"{name} must be orthogonal to within {tolerance:g}, got an error of {error:.3g} in R^T R = 1; "
             "divide out the scale or project it by SVD."
         )
     if float(torch.linalg.det(tensor).min()) < 0:

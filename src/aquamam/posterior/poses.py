@@ -36,30 +36,14 @@ class Pose(NamedTuple):
     translation: Float[Tensor, "*batch 3"]
 
 
-class PoseDistribution:
-    """A batch of distributions over poses, one a crop."""
+class CropFrames:
+    """The change of variables between what crops of a part show, rotations and windows, and poses."""
 
-    def __init__(
-        self,
-        rotation: RotationDistribution,
-        crops: Sequence[Crop],
-        *,
-        radius: float,
-        centre: Sequence[float] = (0.0, 0.0, 0.0),
-    ):
-        """rotation: of the crops, by a model with `pose`. radius, centre: of the part, in the unit and coordinates of
-        its mesh's file.
-        """
-        sentences = rotation.unwrapped
-        if not isinstance(sentences, QuaternionSentences):
-            raise InputError("only models with bins tell poses; fit the part anew, or load a model that does.")
-        self.rotation, self.sentences = rotation, sentences
-        self.turn = torch.stack([crop.turn for crop in crops])
+    def __init__(self, crops: Sequence[Crop], *, radius: float, centre: Sequence[float] = (0.0, 0.0, 0.0)):
+        """radius, centre: of the part, in the unit and coordinates of its mesh's file."""
+        self.turn = torch.stack([crop.turn for crop in crops]) if crops else torch.zeros(0, 4, dtype=torch.float64)
         self.share = torch.tensor([crop.side / crop.focal for crop in crops], dtype=torch.float64)  # s / f
         self.radius, self.centre = radius, torch.tensor(centre, dtype=torch.float64)
-        self.batch_shape = rotation.batch_shape
-
-    # --- change of variables ----------------------------------------------------------------------------------------
 
     def to_pose(self, q: Float[Tensor, "*sample batch 4"], window: Float[Tensor, "*sample batch 3"]) -> Pose:
         """The pose of a crop's rotation and window."""
@@ -79,6 +63,28 @@ class PoseDistribution:
         a = there[..., :2] / (z * self.share)[..., None] * there.new_tensor([1.0, -1.0])
         b = torch.log(self.radius / (self.share * NOMINAL * z))
         return canonical(q), torch.cat([a, b[..., None]], -1)
+
+
+class PoseDistribution(CropFrames):
+    """A batch of distributions over poses, one a crop."""
+
+    def __init__(
+        self,
+        rotation: RotationDistribution,
+        crops: Sequence[Crop],
+        *,
+        radius: float,
+        centre: Sequence[float] = (0.0, 0.0, 0.0),
+    ):
+        """rotation: of the crops, by a model with `pose`. radius, centre: of the part, in the unit and coordinates of
+        its mesh's file.
+        """
+        super().__init__(crops, radius=radius, centre=centre)
+        sentences = rotation.unwrapped
+        if not isinstance(sentences, QuaternionSentences):
+            raise InputError("only models with bins tell poses; fit the part anew, or load a model that does.")
+        self.rotation, self.sentences = rotation, sentences
+        self.batch_shape = rotation.batch_shape
 
     # --- the distribution -------------------------------------------------------------------------------------------
 
