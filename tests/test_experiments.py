@@ -18,7 +18,7 @@ from aquamam.cli.main import main
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import canonical, random_quat
 from aquamam.network.model import AQuaMaM, ModelConfig
-from aquamam.reproduce import fit_pairs, peak, samples, toy
+from aquamam.reproduce import fit_pairs, samples, toy
 from aquamam.reproduce.fit_pairs import FAST, PAPER, PLAIN, Fit, Pairs, sentence_log_probs
 from aquamam.training.presets import model_config
 
@@ -80,7 +80,7 @@ def test_rotations_that_share_a_cell_share_its_probability_in_the_ceiling():
 
 
 def test_peak_rotation_explains_the_papers_value():
-    assert ceiling(Pairs.uniform([peak.peak_rotation()[None]]), model_config("toy")) == pytest.approx(29.51, abs=1e-3)
+    assert ceiling(Pairs.uniform([toy.peak_rotation()[None]]), model_config("toy")) == pytest.approx(29.51, abs=1e-3)
 
 
 # --- the likelihood and the batches -----------------------------------------------------------------------------------
@@ -256,7 +256,6 @@ def test_lopsided_samples_are_caught():
 @pytest.fixture
 def small(monkeypatch) -> None:
     monkeypatch.setattr(toy, "model_config", lambda name: TINY)
-    monkeypatch.setattr(peak, "model_config", lambda name: TINY)
     monkeypatch.setattr(toy, "MOG_MODEL", TINY_MOG)
 
 

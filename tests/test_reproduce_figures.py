@@ -150,7 +150,7 @@ def test_the_toy_is_judged_viewpoint_by_viewpoint(targets):
 @pytest.mark.parametrize("name", comparison.SYSTEMS)
 def test_every_system_takes_a_step_on_the_toy(targets, name, monkeypatch):
     monkeypatch.setattr(comparison, "DRAWN", 60)
-    monkeypatch.setattr(comparison, "TURNED_LEVEL", 0)
+    monkeypatch.setattr(comparison, "ROTATED_LEVEL", 0)
     kind, config = comparison.SYSTEMS[name]
     small = {key: value for key, value in {"negatives": 15, "level": 1, "draws": 4}.items() if key in config}
     monkeypatch.setitem(comparison.SYSTEMS, name, (kind, {**config, **small}))
@@ -186,15 +186,8 @@ def test_an_object_without_a_model_tells_how_to_train_one(monkeypatch, capsys, t
 
 def test_reproduce_cylinder_evaluates_and_draws_a_checkpoint(tmp_path, capsys):
     torch.manual_seed(0)
-    small = {
-        "dim": 16,
-        "heads": 2,
-        "layers": 1,
-        "hidden": 16,
-        "embedding": "patches",
-        "image_size": 32,
-        "patch_size": 16,
-    }
+    small = {"dim": 16, "heads": 2, "layers": 1, "hidden": 16}
+    small |= {"embedding": "patches", "image_size": 32, "patch_size": 16}
     path, out = tmp_path / "tiny.safetensors", tmp_path / "out"
     save_model(AQuaMaM(ModelConfig(bins=20, **small)), path, {"data": {"objects": [{"name": "cylinder"}]}})
     assert main(["reproduce", "cylinder", "--model", str(path), "--out", str(out), "--images", "4"]) == 0
@@ -212,14 +205,14 @@ def test_the_report_is_one_page_that_loads_nothing(tmp_path, capsys):
         raise InputError("there is no model; train <one>.")
 
     runs = {"constraint": figures.constraint, "hemisphere": figures.hemisphere, "die": without_model}
-    bound = report.bind(tmp_path, runs, optional=("die",))
-    page = bound.page.read_text()
+    sections, missing = report.bind(tmp_path, runs, optional=("die",))
+    page = (tmp_path / "report.html").read_text()
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", page)
     assert page.count("data:image/png;base64,") == 2
     assert "All in one table" in page
     assert "die was left out: there is no model; train &lt;one&gt;" in page
-    kept = report.bind(tmp_path, {"hemisphere": without_model}, keep=True)
-    assert kept.sections == bound.sections[1:]
+    assert missing == ["die was left out: there is no model; train <one>."]
+    assert report.bind(tmp_path, {"hemisphere": without_model}, keep=True) == (sections[1:], [])
     with pytest.raises(InputError, match="no model"):
         report.bind(tmp_path / "other", {"die": without_model})
     assert main(["reproduce", "all", "--out", str(tmp_path), "--only", "constraint"]) == 0

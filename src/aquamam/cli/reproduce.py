@@ -1,13 +1,13 @@
 """Run an experiment of the paper; write OUT/NAME.json, figures and a page."""
 
 import argparse
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.options import SHARED, whole
+from aquamam.cli.options import SHARED, columns, whole
+from aquamam.files import write_text
 
 EXAMPLES = """\
   aquamam reproduce toy                       63 rotations of six viewpoints: a few minutes on two cores
@@ -86,8 +86,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    # On a shared machine two threads that spin while they wait for each other cost three times the work itself.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if args.threads is not None:
         import torch
 
@@ -97,28 +95,45 @@ def run(args: argparse.Namespace) -> None:
 
         usable(args.device)
     if args.experiment == "comparison":
-        _compare(args)
-        return
-    from aquamam.reproduce.report import bind, table, to_text
+        from aquamam.reproduce import comparison
 
-    if args.experiment == "all":
-        report = bind(args.out, experiments(args), only=args.only, keep=args.keep, optional=("die", "cylinder"))
-        print("\n\n".join([*map(to_text, report.sections), *report.missing, f"{report.page}: the whole report"]))
-        return
-    result = experiments(args)[args.experiment](args.out)
-    if args.experiment == "toy":
-        from aquamam.reproduce.samples import viewpoint_rows
+        seconds = args.seconds if args.seconds is not None else {"cpu": 5.0, "paper": 600.0}[args.scale]
+        chosen = {"systems": args.systems, "distributions": args.distributions}
+        page = comparison.markdown(comparison.run(args.out, seconds=seconds, seed=args.seed, **chosen))
+        path = write_text(args.page or args.out / "comparison.md", page)
+        print(f"{page}\n{path}, {args.out / 'comparison.json'}")
+    elif args.experiment == "all":
+        from aquamam.reproduce.report import bind
 
-        for name in args.systems or ["aquamam"]:
-            print(table(viewpoint_rows(name, result.get(name, result)["viewpoints"])), end="\n\n")
-    files = [f"{args.experiment}.json", f"{args.experiment}.html"]
-    files += [figure["file"] for figure in result["section"]["figures"]]
-    print(f"{to_text(result['section'])}\n\n{args.out}: {', '.join(files)}")
+        sections, missing = bind(
+            args.out, experiments(args), only=args.only, keep=args.keep, optional=("die", "cylinder")
+        )
+        print("\n\n".join([*map(text_of, sections), *missing, f"{args.out / 'report.html'}: the whole report"]))
+    else:
+        result = experiments(args)[args.experiment](args.out)
+        if args.experiment == "toy":
+            from aquamam.reproduce.samples import viewpoint_rows
+
+            for name in args.systems or ["aquamam"]:
+                print("\n".join(columns(viewpoint_rows(name, result.get(name, result)["viewpoints"]))), end="\n\n")
+        files = [f"{args.experiment}.json", f"{args.experiment}.html"]
+        files += [figure["file"] for figure in result["section"]["figures"]]
+        print(f"{text_of(result['section'])}\n\n{args.out}: {', '.join(files)}")
+
+
+def text_of(section: dict[str, Any]) -> str:
+    """A report's section for a terminal."""
+    cells = {name: [row[name] for row in section["rows"]] for name in ("what", "here", "paper", "ceiling")}
+    shown = [["" if name == "what" else name, *column] for name, column in cells.items() if any(column)]
+    parts = [section["title"], "\n".join(columns([list(row) for row in zip(*shown)])), *section["text"]]
+    if section["reductions"]:
+        parts.append("\n".join(["Reduced against the paper:", *(f"- {line}" for line in section["reductions"])]))
+    return "\n\n".join(parts)
 
 
 def experiments(args: argparse.Namespace) -> dict[str, Callable[[Path], dict[str, Any]]]:
     """The experiments with the options that were given."""
-    from aquamam.reproduce import figures, mog, objects, peak, throughput, toy
+    from aquamam.reproduce import comparison, figures, objects, toy
 
     def given(*options: str, **renamed: str) -> dict[str, Any]:
         values = {name: getattr(args, dest, None) for name, dest in {**dict(zip(options, options)), **renamed}.items()}
@@ -140,20 +155,9 @@ def experiments(args: argparse.Namespace) -> dict[str, Callable[[Path], dict[str
         "hemisphere": lambda out: figures.hemisphere(out, **given("seed", "points", bins="disk_bins")),
         "constraint": lambda out: figures.constraint(out, **given(first="qx", bins="component_bins")),
         "toy": lambda out: toy.run(out, scale(), **given("samples", "systems", "device")),
-        "mog": lambda out: mog.run(out, scale(), **given("samples", "device")),
-        "peak": lambda out: peak.run(out, recipe(steps=peak.QUICK.steps), **given("rotation", "device")),
+        "mog": lambda out: toy.run_mog(out, scale(), **given("samples", "device")),
+        "peak": lambda out: toy.run_peak(out, recipe(steps=toy.QUICK_PEAK.steps), **given("rotation", "device")),
         "die": lambda out: objects.run(out, "die", **given("images", "seed", model="die")),
         "cylinder": lambda out: objects.run(out, "cylinder", **given("images", "seed", model="cylinder")),
-        "throughput": lambda out: throughput.run(out, **given("rounds", "seed", level="timed_level")),
+        "throughput": lambda out: comparison.throughput(out, **given("rounds", "seed", level="timed_level")),
     }
-
-
-def _compare(args: argparse.Namespace) -> None:
-    from aquamam.files import write_text
-    from aquamam.reproduce import comparison
-
-    seconds = args.seconds if args.seconds is not None else {"cpu": 5.0, "paper": 600.0}[args.scale]
-    chosen = {"systems": args.systems, "distributions": args.distributions}
-    page = comparison.markdown(comparison.run(args.out, seconds=seconds, seed=args.seed, **chosen))
-    path = write_text(args.page or args.out / "comparison.md", page)
-    print(f"{page}\n{path}, {args.out / 'comparison.json'}")

@@ -15,8 +15,9 @@ and two without spread, which have no density; a system's likelihood there is bo
 
 import json
 import math
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,18 +33,20 @@ from aquamam.baselines.bingham import BinghamMixture
 from aquamam.checkpoints.checkpoint import build
 from aquamam.errors import InputError
 from aquamam.files import write_json
-from aquamam.geometry.rotations import geodesic_angle, multiply, rotvec_to_quat
+from aquamam.geometry.grid import grid_size
+from aquamam.geometry.rotations import geodesic_angle, multiply, random_quat, rotvec_to_quat
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.reproduce.fit_pairs import PLAIN, Fit, Pairs
-from aquamam.reproduce.report import template
+from aquamam.reproduce.report import finish, template
 from aquamam.reproduce.toy import toy_pairs
+from aquamam.training.presets import preset
 
 SPREAD = math.radians(4)  # of a mode: the standard deviation of the rotation vector's components
 BATCH = 256  # rotations a step
 POOL = 2000 * BATCH  # draws to train on: enough that few are seen twice
 HELD_OUT, OTHER = 2000, 1_000_003  # draws to judge on, and how far their seed is from training's
 DRAWN = 4000
-LEVEL, TURNED_LEVEL = 4, 2  # of IPDF's grids: as it stands, and turned to each truth
+LEVEL, ROTATED_LEVEL = 4, 2  # of IPDF's grids: as it stands, and rotated to each truth
 # Every system with small networks that read a category; "category_features" is what the table gives a head to read.
 _CATEGORY: dict[str, Any] = {"encoder": "category", "category_features": 64}
 _TRUNK: dict[str, Any] = {"dim": 64, "heads": 4, "layers": 2, "hidden": 128, "tokens": 4}
@@ -92,11 +95,10 @@ class Known:
         """Samples against the truth: distance to the modes or the curve, and how evenly these are visited."""
         distance, nearest = self.nearest(q)
         share = nearest.bincount(minlength=len(self.anchors)).numpy() / len(q)
+        distance = torch.rad2deg(distance)
         return {
-            "median_distance_deg": float(torch.rad2deg(distance.median())),
-            "mean_distance_deg": float(torch.rad2deg(distance.mean())),
-            "stray": float((distance > math.radians(20)).double().mean()),
-            "covered": float((share > self.shares / 2).mean()),
+            **{"median_distance_deg": float(distance.median()), "mean_distance_deg": float(distance.mean())},
+            **{"stray": float((distance > 20).double().mean()), "covered": float((share > self.shares / 2).mean())},
             "total_variation": float(np.abs(share - self.shares).sum() / 2),
         }
 
@@ -192,8 +194,15 @@ def run(
             raise InputError(f"{what} are {', '.join(allowed)}, got {', '.join(unknown)}.")
     if not 0 < seconds < math.inf:
         raise InputError(f"seconds must be positive, got {seconds}.")
+    file = out / "comparison.json"
+    settings: dict[str, Any] = {
+        **{"seconds": seconds, "seed": seed, "batch": BATCH, "held_out": HELD_OUT, "drawn": DRAWN, "pool": POOL},
+        **{"measure": "pi^2", "threads": torch.get_num_threads()},
+        "systems": {name: {"kind": kind, **config} for name, (kind, config) in SYSTEMS.items()},
+    }
+    there = json.loads(file.read_text()) if file.exists() else {}
+    result: dict[str, Any] = there if settings.items() <= there.items() else {**settings, "distributions": {}}
     work = [(every[target], system) for target in distributions or every for system in systems or SYSTEMS]
-    result = _before(out, seconds, seed)
     for target, system in tqdm(work, desc="comparison", unit="fit", disable=None):
         if target.name not in result["distributions"]:
             anchors = sum(len(known.anchors) for known in target.columns)
@@ -202,19 +211,8 @@ def run(
         entry = result["distributions"][target.name]
         if system not in entry["systems"]:
             entry["systems"][system] = fit_and_judge(system, target, seconds, seed)
-            write_json(out / "comparison.json", result)  # a stopped run goes on from here
+            write_json(file, result)  # a stopped run goes on from here
     return result
-
-
-def _before(out: Path, seconds: float, seed: int) -> dict[str, Any]:
-    """What a run of the same settings has left, or an empty result."""
-    settings = {
-        **{"seconds": seconds, "seed": seed, "batch": BATCH, "held_out": HELD_OUT, "drawn": DRAWN, "pool": POOL},
-        **{"measure": "pi^2", "threads": torch.get_num_threads()},
-        "systems": {name: {"kind": kind, **config} for name, (kind, config) in SYSTEMS.items()},
-    }
-    there = json.loads((out / "comparison.json").read_text()) if (out / "comparison.json").exists() else {}
-    return there if settings.items() <= there.items() else {**settings, "distributions": {}}
 
 
 def fit_and_judge(name: str, target: Target, seconds: float, seed: int) -> dict[str, Any]:
@@ -232,7 +230,7 @@ def fit_and_judge(name: str, target: Target, seconds: float, seed: int) -> dict[
         posterior = model(images)
         if kind == "ipdf" and not target.spread:
             # only a grid through the truth can be compared with a ceiling when scores are sharper than the grid
-            posterior = model.posterior(images, normaliser="truth", level=TURNED_LEVEL)  # type: ignore[call-arg]
+            posterior = model.posterior(images, normaliser="truth", level=ROTATED_LEVEL)  # type: ignore[call-arg]
         log_p, scoring = _timed(lambda: posterior.log_prob(held_out.q).double())
         count = DRAWN // categories
         q, drawing = _timed(lambda: posterior.sample((count,), generator=torch.Generator().manual_seed(seed)))
@@ -257,25 +255,76 @@ def _timed(work: Any) -> tuple[Any, float]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The comparison page."""
+
+    def row(*cells: str) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    def judged(r: dict[str, Any]) -> tuple[str, ...]:
+        away, stray = f"{r['mean_distance_deg']:.2f}°", f"{r['stray']:.1%}"
+        return away, stray, f"{r['covered']:.0%}", f"{r['total_variation']:.3f}"
+
     lines = [template("comparison.md").format_map(result).rstrip()]
     head = ("system", "LL", "gap", "ceiling", "distance", "stray", "coverage", "TV", "µs / LL", "µs / sample", "steps")
     for name, entry in result["distributions"].items():
-        lines += ["", f"## {name.capitalize()}: {entry['about']}", "", _row(head), "|---" * len(head) + "|"]
+        lines += ["", f"## {name.capitalize()}: {entry['about']}", "", row(*head), "|---" * len(head) + "|"]
         truth, known = entry["truth"], entry["entropy"] is not None and math.isfinite(entry["entropy"])
         best = f"{-entry['entropy']:.3f} ± {entry['entropy_error']:.3f}" if known else "no bound"
-        lines.append(_row(("**the truth**", f"**{best}**", "", "", *_judged(truth), "", "", "")))
+        lines.append(row("**the truth**", f"**{best}**", "", "", *judged(truth), "", "", ""))
         for system, r in sorted(entry["systems"].items(), key=lambda item: -item[1]["log_likelihood"]):
             found = f"{r['log_likelihood']:.3f}" + (f" ± {r['standard_error']:.3f}" if r["standard_error"] else "")
             gap = f"{truth['log_likelihood'] - r['log_likelihood']:.3f}" if known else ""
             ceiling = f"{r['ceiling']:.2f}" if r["ceiling"] is not None and math.isfinite(r["ceiling"]) else "none"
             times = [f"{r[f'microseconds_per_{what}']:.1f}" for what in ("likelihood", "sample")]
-            lines.append(_row((system, found, gap, ceiling, *_judged(r), *times, f"{r['steps']:,}")))
+            lines.append(row(system, found, gap, ceiling, *judged(r), *times, f"{r['steps']:,}"))
     return "\n".join(lines) + "\n"
 
 
-def _judged(r: dict[str, Any]) -> tuple[str, ...]:
-    return f"{r['mean_distance_deg']:.2f}°", f"{r['stray']:.1%}", f"{r['covered']:.0%}", f"{r['total_variation']:.3f}"
+# --- throughput against IPDF (Section 4.2: 52 times on a GPU) on this machine, with one small encoder for both --------
+
+Seconds = dict[str, list[float]]
+REPEATS = {"aquamam": 10, "ipdf": 1}  # in each round: ours takes milliseconds
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def interleaved(works: dict[str, Callable[[], object]], rounds: int) -> tuple[Seconds, Seconds]:
+    """Wall-clock and CPU seconds of works in alternation, so that a noisy machine troubles all equally."""
+    wall: Seconds = {name: [] for name in works}
+    cpu: Seconds = {name: [] for name in works}
+    with tqdm(total=(rounds + 1) * len(works), desc="throughput", unit="run", disable=None) as bar:
+        for i in range(rounds + 1):
+            for name, work in works.items():
+                for _ in range(REPEATS[name.split("_")[0]]):
+                    start, cpu_start = time.perf_counter(), time.process_time()
+                    work()
+                    if i:
+                        wall[name].append(time.perf_counter() - start)
+                        cpu[name].append(time.process_time() - cpu_start)
+                bar.update()
+    return wall, cpu
+
+
+def throughput(out: Path, *, level: int = 5, rounds: int = 3, seed: int = 0) -> dict[str, Any]:
+    """Time both systems on one image; returns what OUT/throughput.json holds."""
+    torch.manual_seed(seed)
+    ours = build("aquamam", preset("die-small").model.to_dict()).eval()
+    ipdf = build("ipdf", {**preset("ipdf-small").model.to_dict(), "level": level}).eval()
+    image, q = torch.rand(1, 3, 64, 64), random_quat((1, 1))
+    works: dict[str, Callable[[], object]] = {
+        "aquamam_likelihood": lambda: ours(image).log_prob(q),
+        "aquamam_prediction": lambda: ours(image).mode,
+        "ipdf_likelihood": lambda: ipdf.posterior(image, normaliser="truth").log_prob(q),  # type: ignore[call-arg]
+        "ipdf_prediction": lambda: ipdf(image).mode,
+    }
+    with torch.inference_mode():
+        wall, cpu = interleaved(works, rounds)
+    median, median_cpu = ({name: statistics.median(of[name]) for name in works} for of in (wall, cpu))
+    result: dict[str, Any] = {
+        "grid": grid_size(level),
+        "rounds": rounds,
+        "threads": torch.get_num_threads(),
+        "seed": seed,
+    }
+    result |= {"rounds_seconds": wall, "median_seconds": median, "median_cpu_seconds": median_cpu}
+    for name, of in (("ratio", median), ("cpu_ratio", median_cpu)):
+        result[name] = {what: of[f"ipdf_{what}"] / of[f"aquamam_{what}"] for what in ("likelihood", "prediction")}
+    result["parameters"] = {"aquamam": ours.parameter_count, "ipdf": ipdf.parameter_count}
+    return finish(out, "throughput", result)

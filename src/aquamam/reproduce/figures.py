@@ -1,4 +1,4 @@
-r"""Figures 1 to 3 of the paper, which need no trained model.
+r"""Figures 1 to 3 of the paper, which need no trained model; each returns what OUT/NAME.json holds.
 
 - Figure 1, `unimodal`: the likeliest Bingham distribution for two rotations peaks in the middle.
 - Figure 2, `hemisphere`: uniforms on the disk become a density on the hemisphere, $p(x, y, z) = p(x, y)\, z$.
@@ -46,36 +46,25 @@ def fit_bingham(q: Float[Tensor, "n 4"], steps: int, seed: int) -> tuple[Bingham
 
 
 def unimodal(out: Path, *, seed: int = 0, steps: int = 600) -> dict[str, Any]:
-    """Fit, draw the dice; returns what OUT/unimodal.json holds."""
+    """Fit; draw four dice, and the density along the way between the two rotations."""
     q = two_rotations()
     posterior, _ = fit_bingham(q, steps, seed)
     estimate = posterior.mode[0].double()
     between = torch.rad2deg(geodesic_angle(q, estimate)).tolist()
     log_p = posterior.log_prob(torch.stack([*q, estimate])[:, None])[:, 0].tolist()
     result = {
-        "rotations_xyzw": q.tolist(),
-        "estimate_xyzw": estimate.tolist(),
+        **{"rotations_xyzw": q.tolist(), "estimate_xyzw": estimate.tolist(), "angle_from_estimate_deg": between},
         "angle_between_deg": math.degrees(geodesic_angle(q[0], q[1])),
-        "angle_from_estimate_deg": between,
         "angle_to_closed_form_deg": math.degrees(geodesic_angle(estimate, chordal_mean(q))),
-        "log_density_of_rotations": log_p[:2],
-        "log_density_of_estimate": log_p[2],
-        "concentrations": sorted((-posterior.z[0, 0, :3]).tolist()),
-        "steps": steps,
-        "seed": seed,
+        **{"log_density_of_rotations": log_p[:2], "log_density_of_estimate": log_p[2]},
+        **{"concentrations": sorted((-posterior.z[0, 0, :3]).tolist()), "steps": steps, "seed": seed},
     }
-    draw_unimodal(out / "unimodal.png", q, estimate, posterior)
-    return finish(out, "unimodal", result)
-
-
-def draw_unimodal(path: Path, q: Tensor, estimate: Tensor, posterior: BinghamMixture) -> None:
-    """Four dice and the density along the way between the two rotations."""
     identity = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
     pictures = render(solid("die").mesh, torch.stack([identity, *q, estimate]).numpy(), RenderSettings(size=320))
     names = ("$R_0$: the identity", "$R_1$: in the data", "$R_2$: in the data", r"$\widehat{R}$: the estimate")
     place = torch.linspace(-0.35, 1.35, 241, dtype=torch.float64)
     density = posterior.log_prob(slerp(q[0], q[1], place)[:, None])[:, 0].exp()
-    with drawing(path, 11, 5.4) as figure:
+    with drawing(out / "unimodal.png", 11, 5.4) as figure:
         grid = figure.add_gridspec(2, 4, height_ratios=[1.55, 1])
         for column, (name, picture) in enumerate(zip(names, pictures)):
             axis = figure.add_subplot(grid[0, column])
@@ -91,6 +80,7 @@ def draw_unimodal(path: Path, q: Tensor, estimate: Tensor, posterior: BinghamMix
             axis.text(x + 0.012, float(density.max()) * 1.02, name, color=colour, va="bottom")
         axis.set(xlim=(-0.35, 1.35), ylim=(0, float(density.max()) * 1.22), ylabel="fitted density")
         axis.set(xticks=[0, 0.5, 1], xlabel="place on the shortest way from $R_1$ to $R_2$")
+    return finish(out, "unimodal", result)
 
 
 # --- Figure 2 ---------------------------------------------------------------------------------------------------------
@@ -125,10 +115,9 @@ def cell_areas(bins: int) -> np.ndarray:
     return np.maximum(np.diff(np.diff(corner, axis=0), axis=1), 0)
 
 
-def hemisphere(
-    out: Path, *, seed: int = 0, points: int = 500_000, bins: int = 200, shown: int = 1000
-) -> dict[str, Any]:
+def hemisphere(out: Path, *, seed: int = 0, points: int = 500_000, bins: int = 200) -> dict[str, Any]:
     """Fit the mixture to points, evaluate it at fresh ones, draw the figure; returns what OUT/hemisphere.json holds."""
+    shown = 1000
     random = np.random.default_rng(seed)
     counts = np.zeros((bins, bins))
     np.add.at(counts, bin_of(random_points(points, random)[:, :2], bins), 1)
@@ -201,26 +190,14 @@ def bins_of_next(first: float, bins: int) -> list[dict[str, Any]]:
 
 
 def constraint(out: Path, *, first: float = 0.7, bins: int = 10) -> dict[str, Any]:
-    """Draw the figure; returns what OUT/constraint.json holds."""
+    """The unit circle with the bins on the line q_x, and the bins' uniform densities."""
     if not 0 <= first < 1:
         raise InputError(f"q_x must lie in [0, 1), got {first}.")
     if bins < 2 or bins % 2:
         raise InputError(f"bins must be even, so that an edge stands at zero, and at least 2, got {bins}.")
     rows, room = bins_of_next(first, bins), math.sqrt(1 - first**2)
-    draw_constraint(out / "constraint.png", rows, first, room)
-    result = {
-        **{"q_x": first, "room": room, "bins": bins, "rows": rows, "width": 2 / bins},
-        "counts": {kind: sum(row["kind"] == kind for row in rows) for kind in KINDS},
-        "cut_width": sum(row["width"] for row in rows if row["kind"] == "cut"),
-        "masked": sum(row["masked"] for row in rows),
-    }
-    return finish(out, "constraint", result)
-
-
-def draw_constraint(path: Path, rows: list[dict[str, Any]], first: float, room: float) -> None:
-    """The unit circle with the bins on the line q_x, and the bins' uniform densities."""
     top = max(1 / row["width"] for row in rows if row["width"])
-    with drawing(path, 11, 4.4) as figure:
+    with drawing(out / "constraint.png", 11, 4.4) as figure:
         left, right = figure.subplots(1, 2, width_ratios=[1, 1.9])
         angle = np.linspace(0, np.pi / 2, 200)
         left.plot(np.cos(angle), np.sin(angle), color=BLACK, lw=1.6)
@@ -232,9 +209,8 @@ def draw_constraint(path: Path, rows: list[dict[str, Any]], first: float, room: 
             a, width, illegal = row["lower"], row["upper"] - row["lower"], row["kind"] == "illegal"
             look: Any = {"color": KINDS[row["kind"]][0], "edgecolor": "white", "hatch": "////" if illegal else None}
             left.bar(first, width, 0.044, bottom=a, **look)
-            right.bar(
-                a, 1.42 * top if illegal else 1 / row["width"], width if illegal else row["width"], align="edge", **look
-            )
+            height, wide = (1.42 * top, width) if illegal else (1 / row["width"], row["width"])
+            right.bar(a, height, wide, align="edge", **look)
             if illegal:
                 right.text(a + width / 2, 0.7 * top, r"$\pi_i = 0$", rotation=90, ha="center", va="center", color=GREY)
             elif row["kind"] == "cut":
@@ -244,3 +220,10 @@ def draw_constraint(path: Path, rows: list[dict[str, Any]], first: float, room: 
         right.set_title("(b) the mixture's components")
         handles = [Patch(color=colour, label=label) for colour, label in KINDS.values()]
         right.legend(handles=handles, loc="upper left", fontsize=9.5)
+    result = {
+        **{"q_x": first, "room": room, "bins": bins, "rows": rows, "width": 2 / bins},
+        "counts": {kind: sum(row["kind"] == kind for row in rows) for kind in KINDS},
+        "cut_width": sum(row["width"] for row in rows if row["kind"] == "cut"),
+        "masked": sum(row["masked"] for row in rows),
+    }
+    return finish(out, "constraint", result)

@@ -1,7 +1,8 @@
 """Fitting a model to (category, rotation) pairs: exact expected loss or random batches, resumable to the bit.
 
-The paper's toy data has 63 pairs and six categories, so its expected loss is a sum of 63 terms. Each category is encoded
-once a step, and AQuaMaM's head reads only the pairs. A random batch is the same sum with drawn multiplicities as weights.
+The paper's toy data has 63 pairs and six categories, so its expected loss is a sum of 63 terms. Each category is
+encoded once a step, and AQuaMaM's head reads only the pairs. A random batch is the same sum with drawn multiplicities
+as weights.
 """
 
 import io
@@ -65,12 +66,13 @@ class Pairs:
         return float((self.weight * values.double())[self.real].sum())
 
     @cached_property
-    def _cumulative(self) -> np.ndarray:
+    def cumulative(self) -> np.ndarray:
+        """Of the flattened probabilities."""
         return self.weight.flatten().cumsum(0).numpy()
 
     def batch(self, size: int, random: np.random.Generator) -> "Pairs":
         """Random draws: how often each pair was drawn, without rows of which none was."""
-        drawn = np.searchsorted(self._cumulative, self._cumulative[-1] * random.random(size), side="right")
+        drawn = np.searchsorted(self.cumulative, self.cumulative[-1] * random.random(size), side="right")
         drawn, counts = np.unique(drawn, return_counts=True)
         rows, row = np.unique(drawn // self.categories, return_inverse=True)
         weight = torch.zeros(len(rows), self.categories, dtype=torch.float64)
@@ -95,9 +97,8 @@ class Pairs:
             same = (columns[:, None, :known] == columns[None, :, :known]).all(-1)
             return (same.double() @ weight).log()
 
-        return float(
-            (weight * sum(log_mass(after) - log_mass(before) for before, after in ((1, 3), (4, 5), (6, 7)))).sum()
-        )
+        tokens = sum(log_mass(after) - log_mass(before) for before, after in ((1, 3), (4, 5), (6, 7)))
+        return float((weight * tokens).sum())
 
 
 def sentence_log_probs(model: AQuaMaM, pairs: Pairs) -> Float[Tensor, "pairs"]:
@@ -126,9 +127,7 @@ class FitConfig:
     steps: int = 700
     seconds: float = 0.0  # of CPU time, instead of steps
     lr: float = 3e-3  # the largest
-    decay: Literal["exponential", "cosine", "plateau"] = (
-        "exponential"  # plateau: halved after epochs without improvement
-    )
+    decay: Literal["exponential", "cosine", "plateau"] = "exponential"  # plateau: halved where nothing improves
     warm_up: float = 0.1  # share of the fit
     final: float = 0.01  # rate at the end, as a share of the largest
     epoch: int = 313  # steps; plateau only
@@ -155,9 +154,9 @@ class FitConfig:
         return self.lr * up * down
 
 
-# Ours. Nearly all bins never occur, and their gradients shrink with their probability, so Adam must forget large gradients
-# soon (beta2) and see tiny ones (eps); a larger rate for the head pushes them down. Two rotations of the last viewpoint
-# differ by 1.7e-4 in q_x; telling them apart takes large weights in g (its rate) and calm elsewhere (the early decay).
+# Ours. Nearly all bins never occur, and their gradients shrink with their probability, so Adam must forget large
+# gradients soon (beta2) and see tiny ones (eps); a larger rate for the head pushes them down. Two rotations of the last
+# viewpoint differ by 1.7e-4 in q_x: telling them apart takes large weights in g (its rate) and the early decay.
 FAST = FitConfig()
 PLAIN = replace(FAST, eps=1e-8, component_rate=1.0, head_rate=1.0)
 # Section A.5.1 of the paper: 624 epochs of 40,000 samples.
@@ -178,6 +177,7 @@ class Fit:
         parts.append((list(model.parameters(recurse=False)), 1.0))
         groups = [{"params": parameters, "scale": scale} for parameters, scale in parts]
         self.optimizer = torch.optim.Adam(groups, config.lr, betas=(0.9, config.beta2), eps=config.eps, fused=True)
+        self.identity = {"fit": asdict(config), "model": model.config.to_dict()}
         self.curve: list[float] = []
         self.seconds = self.cpu_seconds = 0.0  # of all sessions; on a shared machine the second is the fairer
         self.factor, self.best, self.bad_epochs, self.idle_halvings = 1.0, math.inf, 0, 0  # plateau
@@ -192,19 +192,17 @@ class Fit:
     def run(self, title: str | None = None) -> "Fit":
         """Go on to the end, from the saved state if there is one; leaves the model on the CPU and in evaluation mode."""
         self.resume()
-        saved = wall = time.monotonic()
-        cpu = time.process_time()
+        saved, wall, cpu = time.monotonic(), time.monotonic() - self.seconds, time.process_time() - self.cpu_seconds
         quiet = None if title else True
         with tqdm(total=self.config.steps, initial=len(self.curve), desc=title, unit="step", disable=quiet) as bar:
             while self.progress < 1:
                 self.curve.append(self.step(len(self.curve)))
                 bar.set_postfix_str(f"loss {self.curve[-1]:.4f}", refresh=False)
                 bar.update()
-                (wall, before), (cpu, cpu_before) = (time.monotonic(), wall), (time.process_time(), cpu)
-                self.seconds, self.cpu_seconds = self.seconds + wall - before, self.cpu_seconds + cpu - cpu_before
-                if self.progress >= 1 or wall - saved > SAVE_EVERY:
+                self.seconds, self.cpu_seconds = time.monotonic() - wall, time.process_time() - cpu
+                if self.progress >= 1 or time.monotonic() - saved > SAVE_EVERY:
                     self.save()
-                    saved = wall
+                    saved = time.monotonic()
         self.model.cpu().eval()
         return self
 
@@ -254,7 +252,7 @@ class Fit:
         """Write the state atomically, if there is a place for it."""
         if self.state is not None:
             blob, values = io.BytesIO(), {key: getattr(self, key) for key in self.kept}
-            torch.save([self._identity(), values, self.model.state_dict(), self.optimizer.state_dict()], blob)
+            torch.save([self.identity, values, self.model.state_dict(), self.optimizer.state_dict()], blob)
             write_bytes(self.state, blob.getbuffer())
 
     def resume(self) -> None:
@@ -262,16 +260,12 @@ class Fit:
         if self.state is None or not self.state.exists():
             return
         identity, values, weights, moments = torch.load(self.state, map_location=self.device, weights_only=True)
-        if identity != self._identity():
-            raise InputError(
-                f"{self.state} is of a run with other settings; choose another --out, or delete it to start afresh."
-            )
+        if identity != self.identity:
+            hint = "choose another --out, or delete it to start afresh"
+            raise InputError(f"{self.state} is of a run with other settings; {hint}.")
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(moments)
         vars(self).update(values)
-
-    def _identity(self) -> dict[str, Any]:
-        return {"fit": asdict(self.config), "model": self.model.config.to_dict()}
 
     def costs(self) -> dict[str, Any]:
         """What the fit took, for a result."""

@@ -1,8 +1,8 @@
 """What an experiment leaves behind: OUT/NAME.json, figures in one style and a page; and a report that binds all pages.
 
-Experiments return values. What is said of them stands in `sections.md`, with fields for the values. A section is that text,
-filled in: {"name", "title", "rows": [{"what", "here", "paper", "ceiling"}], "text", "reductions", "figures": [{"file",
-"caption"}]}.
+Experiments return values. What is said of them stands in `sections.md`, with fields for the values. A section is that
+text, filled in: {"name", "title", "rows": [{"what", "here", "paper", "ceiling"}], "text", "reductions", "figures":
+[{"file", "caption"}]}.
 """
 
 import json
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from html import escape
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -71,15 +71,6 @@ def fill(name: str, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return section
 
 
-def to_text(section: dict[str, Any]) -> str:
-    """A section for a terminal."""
-    columns = [("" if name == "what" else name, *(row[name] for row in section["rows"])) for name in COLUMNS]
-    parts = [section["title"], table(list(zip(*(column for column in columns if any(column[1:]))))), *section["text"]]
-    if section["reductions"]:
-        parts.append("\n".join(["Reduced against the paper:", *(f"- {line}" for line in section["reductions"])]))
-    return "\n\n".join(parts)
-
-
 def to_html(section: dict[str, Any], folder: Path) -> str:
     """A section for a page, with the pictures of its folder inside."""
     parts = [f'<h2 id="{section["name"]}">{escape(section["title"])}</h2>', _html_table(section["rows"])]
@@ -93,13 +84,6 @@ def to_html(section: dict[str, Any], folder: Path) -> str:
     return "\n".join(parts)
 
 
-def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows of text in columns: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [[row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:]))] for row in rows]
-    return "\n".join("  ".join(line).rstrip() for line in lines)
-
-
 def _html_table(rows: list[dict[str, str]]) -> str:
     shown = ("what", "paper", "here", "ceiling")
     lines = ["".join(f"<th>{name if name != 'what' else ''}</th>" for name in shown)]
@@ -108,11 +92,10 @@ def _html_table(rows: list[dict[str, str]]) -> str:
     return f'<div class="card scroll"><table class=words>{body}</table></div>'
 
 
-def _write_page(path: Path, title: str, body: list[str]) -> Path:
-    """One self-contained page; it loads nothing from anywhere."""
+def _write_page(path: Path, title: str, body: list[str]) -> None:
     head = f"<main><h1>{escape(title)}</h1><p class=soft>{LEAD}</p>"
     foot = f"<footer>Made by aquamam {__version__} with <code>aquamam reproduce</code>.</footer></main>"
-    return write_text(path, page(title, "\n".join([head, *body, foot]), styles=["report.css"]))
+    write_text(path, page(title, "\n".join([head, *body, foot]), styles=["report.css"]))
 
 
 def finish(
@@ -131,14 +114,6 @@ def finish(
     return result
 
 
-class Report(NamedTuple):
-    """What was bound and what could not be run."""
-
-    page: Path
-    sections: list[dict[str, Any]]
-    missing: list[str]
-
-
 def bind(
     out: Path,
     runs: dict[str, Callable[[Path], dict[str, Any]]],
@@ -146,8 +121,8 @@ def bind(
     only: Sequence[str] | None = None,
     keep: bool = False,
     optional: Sequence[str] = (),
-) -> Report:
-    """Run experiments into OUT/NAME each and bind OUT/report.html.
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Run experiments into OUT/NAME each and bind OUT/report.html; returns the sections, and what could not be run.
 
     keep: take OUT/NAME/NAME.json where it is there. The page names an `optional` experiment that lacks its input.
     """
@@ -167,4 +142,5 @@ def bind(
     body = [f"<h2>All in one table</h2>{_html_table(rows)}"] if len(sections) > 1 else []
     body += [f"<p class=soft>{escape(line)}</p>" for line in missing]
     body += [to_html(section, out / section["name"]) for section in sections]
-    return Report(_write_page(out / "report.html", "AQuaMaM, reproduced", body), sections, missing)
+    _write_page(out / "report.html", "AQuaMaM, reproduced", body)
+    return sections, missing

@@ -85,14 +85,13 @@ def verdict(viewpoints: list[dict[str, Any]]) -> str:
     rows = [row for row in viewpoints if len(row["counts"]) > 1]
     worst = max(rows, key=lambda row: row["total_variation"] / max(row["total_variation_of_truth"], 1e-12))
     failed = sum(row["p_value"] < 0.001 for row in rows)
-    return (
-        f"{failed} of {len(rows)} viewpoints with several rotations fail the chi-square test at p < 0.001; the worst, "
-        f"viewpoint {worst['viewpoint']}, has a total variation of {worst['total_variation']:.3f} where sampling the truth gives "
-        f"{worst['total_variation_of_truth']:.3f}"
-    )
+    found, of_truth = (f"{worst[name]:.3f}" for name in ("total_variation", "total_variation_of_truth"))
+    which = f"the worst, viewpoint {worst['viewpoint']}, has a total variation of {found}"
+    test = f"{failed} of {len(rows)} viewpoints with several rotations fail the chi-square test at p < 0.001"
+    return f"{test}; {which} where sampling the truth gives {of_truth}"
 
 
-def viewpoint_rows(system: str, viewpoints: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+def viewpoint_rows(system: str, viewpoints: list[dict[str, Any]]) -> list[list[str]]:
     """The test viewpoint by viewpoint, as a table; "exact TV" and "stray mass" are what the model itself says."""
     head = [system, "modes", "samples", "total variation", "of truth", "chi-square p", "distance (deg)"]
     rows = [head + (["exact TV", "stray mass"] if "stray" in viewpoints[0] else [])]
@@ -100,7 +99,7 @@ def viewpoint_rows(system: str, viewpoints: list[dict[str, Any]]) -> list[tuple[
         row = [f"viewpoint {v['viewpoint']}", str(len(v["counts"])), f"{v['samples']:,}", f"{v['total_variation']:.4f}"]
         row += [f"{v['total_variation_of_truth']:.4f}", f"{v['p_value']:.3f}", f"{v['mean_distance_deg']:.3f}"]
         rows.append(row + ([f"{v['exact_total_variation']:.1e}", f"{v['stray']:.1e}"] if "stray" in v else []))
-    return [tuple(row) for row in rows]
+    return rows
 
 
 def draw_shares(path: Path, system: str, viewpoints: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The toy experiment (Section 4.1 of the paper): six viewpoints, 63 rotations, three systems judged by one test."""
+"""What the paper fits to pairs: the toy (Section 4.1), where one test judges three systems, AQuaMaM-MoG and the peak."""
 
 import math
 import time
@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from aquamam.baselines.ipdf import IPDF, IPDFConfig
 from aquamam.baselines.mog import AQuaMaMMoG, MoGConfig
-from aquamam.checkpoints.checkpoint import save_model
+from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.errors import InputError
 from aquamam.geometry.grid import cell_volume, grid_size
-from aquamam.network.model import AQuaMaM, RotationModel
+from aquamam.geometry.rotations import as_unit_quat, convert_log_density, geodesic_angle, quat_to_rotvec
+from aquamam.network.model import AQuaMaM
+from aquamam.plotting import ball, make_cloud, save
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.reproduce.fit_pairs import FAST, PAPER, PLAIN, Fit, FitConfig, Pairs, sentence_log_probs
-from aquamam.reproduce.report import finish
+from aquamam.reproduce.report import BLUE, ORANGE, drawing, finish
 from aquamam.reproduce.samples import draw, draw_curve, draw_shares, judge
 from aquamam.training.presets import model_config
 
@@ -67,21 +70,14 @@ def toy_pairs(viewpoints: int = 6) -> Pairs:
     return Pairs.uniform([torch.from_numpy(q / np.linalg.norm(q, axis=1, keepdims=True)) for q in normal])
 
 
-def new_model(system: str, pairs: Pairs, scale: Scale) -> RotationModel:
-    """The paper's network of that system."""
-    if system == "aquamam":
-        return AQuaMaM(model_config("toy"))
-    if system == "mog":
-        return AQuaMaMMoG(MOG_MODEL)
-    grid: dict[str, Any] = {"level": scale.level, "normaliser": "truth", "samples": "points"}
-    return IPDF(IPDFConfig(encoder="category", categories=pairs.categories, negatives=scale.negatives, **grid))
-
-
 def run_system(system: str, pairs: Pairs, out: Path, scale: Scale, samples: int, device: str = "cpu") -> dict[str, Any]:
     """Train a system, take its likelihood, judge its samples; writes the model and the figures, returns the numbers."""
     config, tag = getattr(scale, system), "" if system == "aquamam" else f"_{system}"
     torch.manual_seed(config.seed)
-    model = new_model(system, pairs, scale)
+    grid: dict[str, Any] = {"level": scale.level, "normaliser": "truth", "samples": "points"}
+    grid |= {"encoder": "category", "categories": pairs.categories, "negatives": scale.negatives}
+    networks = {"aquamam": lambda: AQuaMaM(model_config("toy")), "mog": lambda: AQuaMaMMoG(MOG_MODEL)}
+    model = networks.get(system, lambda: IPDF(IPDFConfig(**grid)))()
     fit = Fit(model, pairs, config, out / f"{system}_state.pt", device).run(f"toy, {NAMES[system]}")
     with torch.no_grad():
         likelihood, posterior = LIKELIHOODS[system](model, pairs, fit)
@@ -90,17 +86,9 @@ def run_system(system: str, pairs: Pairs, out: Path, scale: Scale, samples: int,
         sampling, cpu = time.monotonic() - started, time.process_time() - cpu
     for row, exact in zip(judged["viewpoints"], likelihood.pop("viewpoints", ())):
         row.update(exact)
-    result = {
-        **likelihood,
-        **judged,
-        **fit.costs(),
-        "seconds": fit.seconds + sampling,
-        "training_seconds": fit.seconds,
-        "sampling_seconds": sampling,
-        "cpu_seconds": fit.cpu_seconds + cpu,
-        "measure": "pi^2",
-        "reduced": scale.reduced(system),
-    }
+    times = {"seconds": fit.seconds + sampling, "training_seconds": fit.seconds, "sampling_seconds": sampling}
+    result = {**likelihood, **judged, **fit.costs(), **times, "cpu_seconds": fit.cpu_seconds + cpu, "measure": "pi^2"}
+    result["reduced"] = scale.reduced(system)
     info = {"experiment": "toy", **{key: result[key] for key in ("log_likelihood", "steps", "seed")}}
     save_model(model, out / f"{'model' if system == 'aquamam' else system}.safetensors", info)
     draw_shares(out / f"toy_proportions{tag}.png", NAMES[system], judged["viewpoints"])
@@ -110,6 +98,10 @@ def run_system(system: str, pairs: Pairs, out: Path, scale: Scale, samples: int,
         notes = close if system == "aquamam" else {}
         draw_curve(out / f"toy_curve{tag}.png", fit.curve, result["least_training_loss"], notes, system=NAMES[system])
     return result
+
+
+def _uneven(p: Tensor) -> float:
+    return float((p - 1 / len(p)).abs().sum() / 2)
 
 
 def _aquamam(model: AQuaMaM, pairs: Pairs, fit: Fit) -> tuple[dict[str, Any], RotationDistribution]:
@@ -122,28 +114,25 @@ def _aquamam(model: AQuaMaM, pairs: Pairs, fit: Fit) -> tuple[dict[str, Any], Ro
         "log_likelihood": float((weight * log_p).sum()) + factor,
         "ceiling": sentence + factor,
         "least_training_loss": -sentence,
-        "viewpoints": [
-            {"stray": float(1 - p.sum()), "exact_total_variation": float((p - 1 / len(p)).abs().sum() / 2)}
-            for p in shares
-        ],
+        "viewpoints": [{"stray": float(1 - p.sum()), "exact_total_variation": _uneven(p)} for p in shares],
         "bins": model.config.bins,
     }, model.posterior(torch.arange(pairs.categories))
 
 
 def _ipdf(model: IPDF, pairs: Pairs, fit: Fit) -> tuple[dict[str, Any], RotationDistribution]:
-    """As the paper does, on the grid turned to each truth, and on the grid as it stands, which is also sampled."""
+    """As the paper does, on the grid rotated to each truth, and on the grid as it stands, which is also sampled."""
     real, volume = pairs.real, cell_volume(model.config.level)
     category = real.nonzero()[:, 1]
-    turned = model.posterior(category).log_prob(pairs.q[real]).double()
+    moved = model.posterior(category).log_prob(pairs.q[real]).double()
     standing = model.posterior(torch.arange(pairs.categories), normaliser="grid")
-    # what the turned grids give to the cells of the true rotations, which nothing forbids to sum to more than one
-    claimed = torch.zeros(pairs.categories).double().index_add(0, category, turned.exp() * volume)
+    # what the rotated grids give to the cells of the true rotations, which nothing forbids to sum to more than one
+    claimed = torch.zeros(pairs.categories).double().index_add(0, category, moved.exp() * volume)
     last = fit.curve[-max(1, len(fit.curve) // 20) :]  # negatives make single steps noisy
     least = -math.log((1 + model.config.negatives) / math.pi**2)
     above = sum(last) / len(last) - least
     ambiguity = pairs.mean(real.sum(0).double().log().expand(real.shape))
     return {
-        "log_likelihood": float((pairs.weight[real] * turned).sum()),
+        "log_likelihood": float((pairs.weight[real] * moved).sum()),
         "ceiling": -math.log(volume),
         "honest_ceiling": -math.log(volume) - ambiguity,
         "log_likelihood_on_standing_grid": pairs.mean(standing.log_prob(pairs.q)),
@@ -187,3 +176,74 @@ def run(
     others = {name: result for name, result in results.items() if name != main}
     parts = {"toy": {}, **{f"toy-{name}": result for name, result in results.items()}}
     return finish(out, "toy", {"system": main, **results[main], **others}, parts)
+
+
+# --- AQuaMaM-MoG: the strain of its change of variables, and its samples ----------------------------------------------
+
+
+def run_mog(
+    out: Path, scale: Scale = SCALES["cpu"], *, samples: int = 40_000, shown: int = 1000, device: str = "cpu"
+) -> dict[str, Any]:
+    """Train on the toy data, draw the appendix's figures; returns what OUT/mog.json holds."""
+    pairs = toy_pairs()
+    result = run_system("mog", pairs, out, scale, samples, device)
+    unimodal = 0  # the viewpoint with one rotation
+    true = pairs.of(unimodal)[0]
+    with torch.no_grad():
+        posterior = load(out / "mog.safetensors")(torch.tensor([unimodal]))
+        generator = torch.Generator().manual_seed(scale.mog.seed)
+        cloud = make_cloud(posterior, samples=shown, uniform=0, truth=true, generator=generator)
+    distance = torch.rad2deg(geodesic_angle(torch.from_numpy(cloud.q[1:]).double(), true))
+    far = {"samples": shown, "angle_of_truth_deg": float(torch.rad2deg(quat_to_rotvec(true).norm()))}
+    far |= {"mean_distance_deg": float(distance.mean()), "median_distance_deg": float(distance.median())}
+    far |= {f"farther_than_{angle}_deg": float((distance > angle).double().mean()) for angle in (1, 10)}
+    with drawing(out / "mog_denominators.png", 9.2, 3.4) as figure:  # |u^2 - q^2| over (-u, u)
+        for axis, u, letter in zip(figure.subplots(1, 2), (1.0, 0.5), "ab"):
+            q = np.linspace(-u, u, 401)
+            axis.plot(q, np.abs(u**2 - q**2), color=BLUE, lw=2.2)
+            axis.plot([-u, u], [0, 0], "o", color=ORANGE, clip_on=False, zorder=5)
+            axis.text(0, 0.1 * u**2, "at the ends $2u / (u^2 - q_c^2)$ is infinite", color=ORANGE, ha="center")
+            axis.set(xlim=(-u, u), ylim=(0, 1.08 * u**2), xlabel="$q_c$", ylabel="$|u^2 - q_c^2|$")
+            axis.set_xticks([-u, -u / 2, 0, u / 2, u])
+            axis.set_title(f"({letter}) u = {u:g}")
+    save(ball(cloud), out / "mog_samples.png")
+    return finish(out, "mog", {**result, "unimodal": far})
+
+
+# --- the peak: one rotation has all probability, and the bins are the bound -------------------------------------------
+
+PAPER_PEAK = 29.51  # volume pi^2
+QUICK_PEAK = replace(FAST, steps=300)
+
+
+def peak_rotation() -> Tensor:
+    r"""About the axis (1, 2, 3), by the angle at which N = 50,257 bins allow exactly the paper's 29.51 (xyzw).
+
+    The paper does not say which rotation it used, and the ceiling $\ln(N^3 q_w / 8)$ depends on it: 29.51 needs
+    q_w = 0.4126, an angle of 131.3 degrees.
+    """
+    q_w = math.exp(PAPER_PEAK - 3 * math.log(model_config("toy").bins / 2))
+    axis = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64) / math.sqrt(14)
+    return torch.cat([axis * math.sqrt(1 - q_w**2), torch.tensor([q_w], dtype=torch.float64)])
+
+
+def run_peak(
+    out: Path, config: FitConfig = QUICK_PEAK, rotation: Sequence[float] | Tensor | None = None, *, device: str = "cpu"
+) -> dict[str, Any]:
+    """The whole experiment; returns what OUT/peak.json holds."""
+    q = as_unit_quat(peak_rotation() if rotation is None else rotation, "rotation")
+    torch.manual_seed(config.seed)
+    model = AQuaMaM(replace(model_config("toy"), categories=1))
+    pairs = Pairs.uniform([q[None]])
+    fit = Fit(model, pairs, config, out / "state.pt", device).run("peak")
+    sentence = pairs.ceiling(model.cells)
+    ceiling = sentence + float(pairs.log_factor(model.cells))
+    with torch.no_grad():
+        log_likelihood = float(model(torch.tensor([0])).log_prob(q[None]))
+    result: dict[str, Any] = {"log_likelihood": log_likelihood, "ceiling": ceiling, "measure": "pi^2"}
+    result |= {f"{name}_volume_1": convert_log_density(result[name], to="1") for name in ("log_likelihood", "ceiling")}
+    result |= {"rotation_xyzw": q.tolist(), "angle_deg": math.degrees(float(quat_to_rotvec(q).norm())), **fit.costs()}
+    result |= {"bins": model.config.bins, "reduced": config.batches == "expected"}
+    save_model(model, out / "model.safetensors", {"experiment": "peak", "log_likelihood": log_likelihood})
+    draw_curve(out / "peak_curve.png", fit.curve, -sentence, {}, system="AQuaMaM")
+    return finish(out, "peak", result)
