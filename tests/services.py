@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.serving.app import create_app
-from aquamam.serving.limits import Limits
+from aquamam.serving.gate import Limits
 
 SIZE = 16
 

@@ -21,7 +21,7 @@ from aquamam.network.model import RotationModel
 from aquamam.serving import schemas
 from aquamam.serving.app import create_app
 from aquamam.serving.batcher import Batcher, Encoded, Job
-from aquamam.serving.limits import Limits, Refusal
+from aquamam.serving.gate import Limits, Refusal
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import main
 from aquamam.cli.serve import OPTIONS, add_arguments, name_of
 from aquamam.serving.app import create_app
-from aquamam.serving.limits import Limits
+from aquamam.serving.gate import Limits
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
     except ImportError as error:
         raise InputError(f"serving needs {error.name}; try pip install 'aquamam[serve]'.") from error
     from aquamam.serving.app import create_app
-    from aquamam.serving.limits import Limits
+    from aquamam.serving.gate import Limits
 
     given = {field: getattr(args, field) for field, _ in OPTIONS.values() if getattr(args, field) is not None}
     limits = Limits(**given)

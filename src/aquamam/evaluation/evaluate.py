@@ -27,7 +27,7 @@ from aquamam.training.calibrate import draw, score
 from aquamam.training.start import check_images
 
 STRATEGIES = ("greedy", "beam", "expected")
-TURNS = 32  # evenly spaced rotations about a continuous axis that stand for it in the mean log-likelihood
+AROUND = 32  # evenly spaced rotations about a continuous axis that stand for it in the mean log-likelihood
 NEAR_DEG = 15  # samples so close to a truth count as having found it
 
 
@@ -50,7 +50,20 @@ def evaluate(
     leaves them out. strategies: of "greedy", "beam" and "expected", the first of which gives the headline errors; None
     takes all that the model has.
     """
-    _check(model, dataset, limit, samples, strategies, batch_size)
+    unknown = [name for name in strategies or () if name not in STRATEGIES]
+    named = f"strategies are {', '.join(STRATEGIES)}, got {', '.join(unknown) or 'none'}."
+    no_samples = "the strategy expected chooses among samples; ask for some, or leave it out."
+    for wrong, sentence in (
+        (not dataset.endless and len(dataset) == 0, "the data set is empty; choose another split."),
+        (limit is not None and limit < 1, f"at least 1 image is needed, got a limit of {limit}."),
+        (batch_size < 1, f"a batch holds at least 1 image, got {batch_size}."),
+        (samples < 0, f"samples must not be negative, got {samples}; 0 leaves out what needs them."),
+        (unknown or (strategies is not None and not strategies), named),
+        ("expected" in (strategies or ()) and not samples, no_samples),
+    ):
+        if wrong:
+            raise InputError(sentence)
+    check_images(model.config, dataset)
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     batches = one_pass(dataset, batch_size, rank=rank, world=world, limit=limit, threads=threads, unreadable="skip")
     total = limit if dataset.endless else min(len(dataset), limit or len(dataset))
@@ -76,15 +89,19 @@ def evaluate(
     judged = [one for one in judged if one.columns]
     if not judged:
         raise InputError(f"none of the {len(unreadable)} images can be read: {unreadable[0]}")
-    return _conclude(
-        judged,
-        dataset,
-        worst=worst,
-        throughput=_throughput(judged, batch_size, model.device, world),
-        samples=samples,
-        seed=seed,
-        unreadable=unreadable,
+    medians = {name: float(np.median([one.rates[name] for one in judged])) for name in judged[0].rates}
+    device = model.device
+    throughput = Throughput(
+        likelihoods=medians["likelihoods"],
+        predictions={name: medians[name] for name in STRATEGIES if name in medians},
+        samples=medians.get("samples", math.nan),
+        batch_size=batch_size,
+        device=str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        threads=torch.get_num_threads(),
+        processes=world,
     )
+    rest: dict[str, Any] = {"throughput": throughput, "samples": samples, "seed": seed, "unreadable": unreadable}
+    return _conclude(judged, dataset, worst=worst, **rest)
 
 
 class _Judged(NamedTuple):
@@ -98,12 +115,7 @@ class _Judged(NamedTuple):
 
 @torch.no_grad()
 def _judge(
-    model: RotationModel,
-    batch: Batch,
-    dataset: RotationDataset,
-    samples: int,
-    strategies: Sequence[str] | None,
-    seed: int,
+    model: RotationModel, batch: Batch, dataset: RotationDataset, samples: int, strategies: Any, seed: int
 ) -> _Judged:
     """The numbers of each image of a batch, the rates at which they were found, and the ceiling."""
     if not len(batch):
@@ -128,7 +140,10 @@ def _judge(
         columns["found"] = (distance <= math.radians(NEAR_DEG)).float().mean(0)
         columns["entropy"] = drawn.spread
         columns["pit"] = score(drawn, batch, dataset, seed)
-    for name in strategies or _offered(posterior, samples):
+    # without cells there is no beam, without samples no least expected error
+    lacks = {"beam"} if type(posterior.unwrapped)._topk is RotationDistribution._topk else set()
+    lacks |= set() if samples else {"expected"}
+    for name in strategies or [name for name in STRATEGIES if name not in lacks]:
         if name == "expected":  # what predict("expected") does, with the samples at hand
             predicted = clock(name, least_expected_error, drawn.q)
         else:
@@ -142,13 +157,12 @@ def _judge(
 
 
 def _equivalents(batch: Batch, dataset: RotationDataset) -> tuple[Tensor, Tensor]:
-    """Truths (batch, equivalents, 4) whose likelihood is averaged, and how many are real: those of the data, or where
-    only one is listed the group's."""
+    """Truths (batch, equivalents, 4) whose likelihood is averaged, and how many: the data's, or else the group's."""
     parts: list[tuple[Tensor, Tensor]] = []
     for rows, group in _rows(batch, dataset):
         rows = rows[batch.counts[rows] == 1]
         if group is not None and len(rows):
-            parts.append((rows, group.equivalents(batch.rotations[rows, 0], TURNS)))
+            parts.append((rows, group.equivalents(batch.rotations[rows, 0], AROUND)))
     most = max([batch.rotations.shape[1], *(q.shape[1] for _, q in parts)])
     repeated = torch.arange(most, device=batch.rotations.device) % batch.rotations.shape[1]
     truths, counts = batch.rotations[:, repeated], batch.counts.clone()
@@ -173,47 +187,24 @@ def _rows(batch: Batch, dataset: RotationDataset) -> Iterator[tuple[Tensor, Symm
         yield torch.tensor(rows, device=batch.rotations.device), dataset.symmetry(label)
 
 
-def _offered(posterior: RotationDistribution, samples: int) -> tuple[str, ...]:
-    """The strategies that a model has: without cells there is no beam, without samples no least expected error."""
-    lacks = {"beam"} if type(posterior.unwrapped)._topk is RotationDistribution._topk else set()
-    return tuple(name for name in STRATEGIES if name not in (lacks if samples else lacks | {"expected"}))
-
-
 class _Clock:
     """Seconds of each call by name."""
 
     def __init__(self, device: torch.device):
-        self.device = device
+        self.wait = (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None)
         self.seconds: dict[str, float] = {}
 
     def __call__(self, name: str, function: Any, *args: Any) -> Any:
-        self._wait()
+        self.wait()
         start = time.perf_counter()
         result = function(*args)
-        self._wait()
+        self.wait()
         self.seconds[name] = time.perf_counter() - start
         return result
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     def rate(self, count: int, *names: str) -> float:
         """So many a second, encoding included."""
         return count / sum(self.seconds[name] for name in ("encode", *names))
-
-
-def _throughput(judged: list[_Judged], batch_size: int, device: torch.device, world: int) -> Throughput:
-    medians = {name: float(np.median([one.rates[name] for one in judged])) for name in judged[0].rates}
-    return Throughput(
-        likelihoods=medians["likelihoods"],
-        predictions={name: medians[name] for name in STRATEGIES if name in medians},
-        samples=medians.get("samples", math.nan),
-        batch_size=batch_size,
-        device=str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
-        threads=torch.get_num_threads(),
-        processes=world,
-    )
 
 
 def _conclude(judged: list[_Judged], dataset: RotationDataset, *, worst: int, **rest: Any) -> Evaluation:
@@ -231,16 +222,17 @@ def _conclude(judged: list[_Judged], dataset: RotationDataset, *, worst: int, **
 
     def case(i: int) -> Case:
         index = int(columns["index"][i])
+        one = {name: column[i] for name, column in columns.items()}
         return Case(
             index=index,
             name=dataset.name(index),
             label=dataset.label(index),
-            log_likelihood=float(columns["log_likelihood"][i]),
-            error_deg=math.degrees(columns[f"error.{first}"][i]),
-            plain_error_deg=math.degrees(columns[f"plain.{first}"][i]),
-            found=float(columns["found"][i]) if "found" in columns else math.nan,
-            truth=tuple(columns["truth"][i].tolist()),
-            prediction=tuple(columns[f"prediction.{first}"][i].tolist()),
+            log_likelihood=float(one["log_likelihood"]),
+            error_deg=math.degrees(one[f"error.{first}"]),
+            plain_error_deg=math.degrees(one[f"plain.{first}"]),
+            found=float(one.get("found", math.nan)),
+            truth=tuple(one["truth"].tolist()),
+            prediction=tuple(one[f"prediction.{first}"].tolist()),
         )
 
     by_error = columns[f"error.{first}"].argsort(descending=True, stable=True)[:worst]
@@ -258,32 +250,3 @@ def _conclude(judged: list[_Judged], dataset: RotationDataset, *, worst: int, **
         columns=columns,
         **rest,
     )
-
-
-def _check(
-    model: RotationModel,
-    dataset: RotationDataset,
-    limit: int | None,
-    samples: int,
-    strategies: Sequence[str] | None,
-    batch_size: int,
-) -> None:
-    """Everything that a user can get wrong, before any work."""
-    unknown = [name for name in strategies or () if name not in STRATEGIES]
-    for wrong, sentence in (
-        (not dataset.endless and len(dataset) == 0, "the data set is empty; choose another split."),
-        (limit is not None and limit < 1, f"at least 1 image is needed, got a limit of {limit}."),
-        (batch_size < 1, f"a batch holds at least 1 image, got {batch_size}."),
-        (samples < 0, f"samples must not be negative, got {samples}; 0 leaves out what needs them."),
-        (
-            unknown or (strategies is not None and not strategies),
-            f"strategies are {', '.join(STRATEGIES)}, got {', '.join(unknown) or 'none'}.",
-        ),
-        (
-            "expected" in (strategies or ()) and not samples,
-            "the strategy expected chooses among samples; ask for some, or leave it out.",
-        ),
-    ):
-        if wrong:
-            raise InputError(sentence)
-    check_images(model.config, dataset)

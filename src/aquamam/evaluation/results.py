@@ -42,11 +42,7 @@ class Errors:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(Errors):
-    """All figures of a set of images; errors are those of the first strategy, symmetry-aware where symmetries are
-    known.
-
-    What needs samples is NaN without them.
-    """
+    """All figures of a set of images; errors are the first strategy's; what needs samples is NaN without them."""
 
     images: int
     mean_log_likelihood: float
@@ -163,9 +159,8 @@ class Evaluation:
     @cached_property
     def curves(self) -> dict[str, Any]:
         """Points of the curves: shares of errors within angles, histograms, coverage at every level."""
-        angles = np.geomspace(0.1, 180, 121)
+        angles, log_p = np.geomspace(0.1, 180, 121), self.columns["log_likelihood"].numpy()
         errors = {name: np.degrees(self.columns[f"error.{name}"].numpy()) for name in self.strategies}
-        log_p = self.columns["log_likelihood"].numpy()
         low, high = np.quantile(log_p, 0.002), log_p.max()
         edges = np.linspace(low, max(high, low + 1e-3), min(60, round(2 * len(log_p) ** (1 / 3)) + 2) + 1)
         shares = {k: [float((e <= a).mean()) for a in angles] for k, e in errors.items()}

@@ -1,9 +1,8 @@
-"""The service as an ASGI application: routes, and the way of a request from its bytes to its answer."""
+"""The service as an ASGI application: routes, the page, and the way of a request from its bytes to its answer."""
 
 import asyncio
-import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -18,23 +17,23 @@ from starlette.types import Scope
 
 from aquamam import __version__
 from aquamam.errors import InputError
+from aquamam.pages.page import asset, fill, script_json
+from aquamam.pages.posterior import SCALE, object_data
 from aquamam.rendering.known import known_object
-from aquamam.serving import answering, schemas
-from aquamam.serving.batcher import Batcher, Encoded, Job
-from aquamam.serving.gate import Gate, Reply, refuse
-from aquamam.serving.limits import Limits, Refusal
-from aquamam.serving.page import add_page
+from aquamam.serving import schemas
+from aquamam.serving.batcher import Batcher, Job
+from aquamam.serving.gate import Gate, Limits, Refusal, Reply, refuse
 from aquamam.serving.reading import read_image, read_request
 
 ABOUT = (
     "Distributions over 3D rotations given an image. Quaternions are xyzw and take the object to the camera (x right, "
     "y up, z towards the viewer); log densities are natural logarithms with respect to volume pi^2."
 )
-ROUTES: dict[str, tuple[type[schemas.Asked], type, Callable[..., dict[str, Any]]]] = {
-    "/v1/predict": (schemas.PredictRequest, schemas.PredictAnswer, answering.predict),
-    "/v1/sample": (schemas.SampleRequest, schemas.SampleAnswer, answering.sample),
-    "/v1/log_prob": (schemas.LogProbRequest, schemas.LogProbAnswer, answering.log_prob),
-    "/v1/posterior": (schemas.PosteriorRequest, schemas.PosteriorAnswer, answering.explore),
+ROUTES: dict[str, tuple[type[schemas.Asked], type]] = {
+    "/v1/predict": (schemas.PredictRequest, schemas.PredictAnswer),
+    "/v1/sample": (schemas.SampleRequest, schemas.SampleAnswer),
+    "/v1/log_prob": (schemas.LogProbRequest, schemas.LogProbAnswer),
+    "/v1/posterior": (schemas.PosteriorRequest, schemas.PosteriorAnswer),
 }
 STATUSES = {
     404: "no model of that name",
@@ -45,6 +44,15 @@ STATUSES = {
     429: "too many requests are waiting",
     503: "no answer in time, or the service is shutting down",
 }
+
+
+MEDIA = {"js": "text/javascript", "css": "text/css"}
+ASSETS = ("three.min.js", "ball.js", "object.js", "explorer.js", "serve.js", "explorer.css", "serve.css")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+PICTURE = '<img id="picture" alt="The image that was sent" hidden>'
 
 
 class Served:
@@ -100,8 +108,7 @@ class Service:
         asked = schemas.PosteriorRequest.model_validate({"samples": 32, "uniform": 1})
         for served in self.models.values():
             image = torch.full((served.channels, served.size, served.size), 255, dtype=torch.uint8)
-            job = Job(model=served.model, image=image, work=lambda e, i: answering.explore(e, i, asked))
-            self.batcher.submit(job).result()
+            self.batcher.submit(Job(model=served.model, image=image, work=asked.answer)).result()
 
     def close(self) -> None:
         self.batcher.close(self.limits.seconds)
@@ -113,9 +120,7 @@ class Service:
             raise Refusal(404, f"model: there is no model of that name; there are {', '.join(self.models)}.")
         return self.models[name]
 
-    async def answer(
-        self, request: Request, kind: type[schemas.Asked], work: Callable[[Encoded, int, Any], dict[str, Any]]
-    ) -> Reply:
+    async def answer(self, request: Request, kind: type[schemas.Asked]) -> Reply:
         """Read, check, decode, queue, wait, answer."""
         limits = self.limits
         if self.busy >= limits.queue:
@@ -125,31 +130,23 @@ class Service:
             deadline = time.monotonic() + limits.seconds
             asked, blob = await read_request(request.state.body, request.headers, kind, limits)
             served, cost = self.find(asked.model), asked.cost(limits)
-            if getattr(asked, "seed", 0) is None:
-                asked = asked.model_copy(update={"seed": secrets.randbits(48)})
             options: dict[str, Any] = {"channels": served.channels, "size": (served.size, served.size)}
             loop = asyncio.get_running_loop()
             image = await loop.run_in_executor(self.decoders, lambda: read_image(blob, limits, **options))
-            job = Job(
-                model=served.model, image=image, cost=cost, deadline=deadline, work=lambda e, i: work(e, i, asked)
-            )
-            result = await self._wait(job)
+            job = Job(model=served.model, image=image, cost=cost, deadline=deadline, work=asked.answer)
+            future = asyncio.wrap_future(self.batcher.submit(job))
+            result = await asyncio.wait_for(future, max(0.0, deadline - time.monotonic()))
             self.waited.observe(job.waited)
             self.rotations.labels(request.url.path).inc(cost)
             request.state.facts.update(model=served.name, batch=job.batch, wait_ms=round(1e3 * job.waited, 1))
             return Reply({"model": served.name, **result})
-        finally:
-            self.busy -= 1
-
-    async def _wait(self, job: Job) -> dict[str, Any]:
-        try:
-            future = asyncio.wrap_future(self.batcher.submit(job))
-            return await asyncio.wait_for(future, max(0.0, job.deadline - time.monotonic()))
         except (asyncio.TimeoutError, TimeoutError):
-            late = f"no answer within {self.limits.seconds:g} seconds; ask for less, or try again."
+            late = f"no answer within {limits.seconds:g} seconds; ask for less, or try again."
             raise Refusal(503, late, retry=1) from None
         except InputError as error:
             raise Refusal(422, str(error)) from None
+        finally:
+            self.busy -= 1
 
     def seen(self, scope: Scope, status: int, seconds: float) -> None:
         """Count an answer; paths that do not exist share one label, since anyone may invent them."""
@@ -179,22 +176,22 @@ def create_app(models: Mapping[str, Any], limits: Limits | None = None) -> FastA
         return refuse(error)
 
     _add_routes(app, service)
-    add_page(app, service)
+    _add_page(app, service)
     return app
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
-    def endpoint(asked: type[schemas.Asked], work: Callable[..., dict[str, Any]]) -> Any:
+    def endpoint(asked: type[schemas.Asked]) -> Any:
         async def answer(request: Request) -> Response:
-            return await service.answer(request, asked, work)
+            return await service.answer(request, asked)
 
         return answer
 
     refusals: Any = {status: {"model": schemas.Problem, "description": text} for status, text in STATUSES.items()}
-    for path, (asked, answered, work) in ROUTES.items():
+    for path, (asked, answered) in ROUTES.items():
         body, responses = {"requestBody": _body_schema(asked)}, {200: {"model": answered}, **refusals}
         route = app.post(path, name=path, summary=asked.__doc__, responses=responses, openapi_extra=body)
-        route(endpoint(asked, work))
+        route(endpoint(asked))
 
     @app.get("/v1/models", responses={200: {"model": schemas.ModelsAnswer}}, summary="Models and limits")
     async def models() -> Response:
@@ -225,3 +222,29 @@ def _body_schema(asked: type[schemas.Asked]) -> dict[str, Any]:
         whole = {"type": "object", "properties": fields, "additionalProperties": False}
         content[media] = {"schema": {**whole, "required": ["image", *schema.get("required", [])]}}
     return {"required": True, "content": content}
+
+
+def _add_page(app: FastAPI, service: Service) -> None:
+    """The page at /, its scripts, and the objects that its models know."""
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        explorer = fill(asset("explorer.html"), picture=PICTURE, controls=asset("serve-controls.html"))
+        data = script_json({"models": [served.facts() for served in service.models.values()], **SCALE})
+        text = fill(asset("serve.html"), explorer=explorer, data=data)
+        return Response(text, media_type="text/html", headers={"content-security-policy": POLICY})
+
+    @app.get("/assets/{name}", include_in_schema=False)
+    async def file(name: str) -> Response:
+        if name not in ASSETS:
+            raise Refusal(404, "there is no such file.")
+        media = MEDIA[name.rpartition(".")[2]]
+        return Response(asset(name), media_type=media, headers={"cache-control": "no-cache"})
+
+    @app.get("/objects/{name}", include_in_schema=False)
+    async def mesh(name: str) -> Response:
+        known = service.find(name).object
+        data = None if known is None else object_data(known)
+        if data is None:
+            raise Refusal(404, "the object of this model is not known.")
+        return Reply(data)

@@ -16,15 +16,14 @@ from torch import Tensor
 from aquamam.network.model import RotationModel
 from aquamam.posterior.answers import Answer, answers
 from aquamam.posterior.distribution import RotationDistribution
-from aquamam.serving.limits import Refusal
+from aquamam.serving.gate import Refusal
 
 
 class Encoded:
     """A batch of images behind a model; the posterior of each is the same, to rounding, as if it were alone."""
 
     def __init__(self, model: RotationModel, images: Sequence[UInt8[Tensor, "c h w"]]):
-        self.model = model
-        self.images = images
+        self.model, self.images = model, images
 
     def generator(self, seed: int) -> torch.Generator:
         """A source of random numbers where the model is."""
@@ -102,8 +101,7 @@ class Batcher:
     def _run(self) -> None:
         with torch.inference_mode():
             while (batch := self._gather()) is not None:
-                models = {id(job.model): job.model for job in batch}
-                for model in models.values():
+                for model in {id(job.model): job.model for job in batch}.values():
                     self._answer([job for job in batch if job.model is model])
 
     def _gather(self) -> list[Job] | None:

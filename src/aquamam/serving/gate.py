@@ -1,4 +1,4 @@
-"""What every request passes: size, time, a line in the log, and an answer even when the service itself is at fault."""
+"""What every request passes: limits of size and time, the log, and an answer even when the service is at fault."""
 
 import asyncio
 import json
@@ -6,22 +6,43 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from aquamam.config import require_positive
 from aquamam.files import finite
-from aquamam.serving.limits import Limits, Refusal
 
 LOG = logging.getLogger("aquamam.serving")
 HELD_BODIES = 16  # full-size uploads that may be in memory at once
-HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-]
+HEADERS = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
+HEADERS += [(b"cross-origin-resource-policy", b"same-origin")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """One request must not take the machine from the others."""
+
+    upload_bytes: int = 10_000_000  # of a whole request; more is 413
+    pixels: int = 16_777_216  # of an image, 4096 x 4096; more is 413, told from the header before anything is decoded
+    rotations: int = 10_000  # drawn or asked about in one request; more is 422
+    samples: int = 2_000  # behind shares and modes, whose cost grows with the square; more is 422
+    seconds: float | int = 10.0  # from the last byte of a request to its answer; longer is 503
+    queue: int = 64  # requests that are worked on or wait; one more is 429
+    batch: int = 16  # images that go through the network together
+
+    def __post_init__(self) -> None:
+        require_positive(self, *(field.name for field in fields(self)))
+
+
+class Refusal(HTTPException):
+    """A request that is not answered, in one sentence; `retry` is in seconds, where trying again can help."""
+
+    def __init__(self, status: int, sentence: str, *, retry: int | None = None):
+        super().__init__(status, sentence, headers={} if retry is None else {"retry-after": str(retry)})
 
 
 class Reply(Response):

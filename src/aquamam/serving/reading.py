@@ -13,7 +13,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from aquamam.errors import InputError
 from aquamam.network.images import pil_to_tensor
-from aquamam.serving.limits import Limits, Refusal
+from aquamam.serving.gate import Limits, Refusal
 from aquamam.serving.schemas import Asked
 
 # Formats with decoders that many eyes have seen. (Pillow would also hand PostScript to Ghostscript.)
@@ -36,8 +36,11 @@ async def read_request(body: bytes, headers: Headers, kind: type[A], limits: Lim
         raise Refusal(422, f"rotations: at most {limits.rotations:,} in a request, got {len(rotations):,}.")
     try:
         return kind.model_validate(fields), image
-    except ValidationError as error:
-        raise Refusal(422, _sentence(error)) from None
+    except ValidationError as error:  # the first things that are wrong; what came is not repeated, it may be anything
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        parts = [f"{'.'.join(str(p)[:60] for p in e['loc'][:3])}: {e['msg'][:200]}" for e in found[:3]]
+        more = "." if len(found) <= 3 else f"; and {len(found) - 3} more."
+        raise Refusal(422, "; ".join(parts) + more) from None
 
 
 def _from_json(body: bytes) -> tuple[dict[str, Any], bytes]:
@@ -73,9 +76,8 @@ async def _from_form(body: bytes, headers: Headers) -> tuple[dict[str, Any], byt
     if "image" not in fields:
         raise Refusal(422, "image: a file is needed.")
     if "rotations" in fields:
-        fields["rotations"] = _json(
-            fields["rotations"], "rotations: a JSON list of quaternions [x, y, z, w] is needed."
-        )
+        needed = "rotations: a JSON list of quaternions [x, y, z, w] is needed."
+        fields["rotations"] = _json(fields["rotations"], needed)
     return fields, fields.pop("image")
 
 
@@ -84,13 +86,6 @@ def _json(text: bytes | str, otherwise: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):  # not UTF-8, not JSON, a number of 5,000 digits, or nested without end
         raise Refusal(422, otherwise) from None
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first things that are wrong; what came is not repeated, it may be anything."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    parts = [f"{'.'.join(str(p)[:60] for p in e['loc'][:3])}: {e['msg'][:200]}" for e in found[:3]]
-    return "; ".join(parts) + ("." if len(found) <= 3 else f"; and {len(found) - 3} more.")
 
 
 def read_image(blob: bytes, limits: Limits, *, channels: int, size: tuple[int, int]) -> torch.Tensor:

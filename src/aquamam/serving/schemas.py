@@ -1,16 +1,28 @@
-"""What requests and answers hold; the service's OpenAPI description is made from these.
+"""What requests and answers hold, and how each kind of request is answered from a posterior.
 
-The image itself stands beside these fields: as a file in a form, or as base64 in JSON.
+The service's OpenAPI description is made from these. The image itself stands beside the fields: as a file in a form, or
+as base64 in JSON.
 """
 
-from typing import Annotated, ClassVar, Literal
+import secrets
+from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from torch import Tensor
 
-from aquamam.serving.limits import Limits, Refusal
+from aquamam.geometry.rotations import as_unit_quat
+from aquamam.plotting.cloud import make_cloud
+from aquamam.posterior.answers import answers
+from aquamam.serving.batcher import Encoded
+from aquamam.serving.gate import Limits, Refusal
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Quaternion = Annotated[list[FiniteFloat], Field(min_length=4, max_length=4)]
+
+
+def rounded(values: Tensor, digits: int) -> list[Any]:
+    return torch.round(values.double(), decimals=digits).tolist()
 
 
 class Asked(BaseModel):
@@ -33,6 +45,10 @@ class Asked(BaseModel):
             raise Refusal(422, f"at most {limits.rotations:,} rotations in a request.")
         return total
 
+    def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
+        """What the network's thread does for image i of a batch."""
+        raise NotImplementedError
+
 
 class PredictRequest(Asked):
     """The rotation, how sure it is, what else fits"""
@@ -44,6 +60,14 @@ class PredictRequest(Asked):
     matrix: bool = Field(False, description="also give the rotation as a matrix")
     seed: Seed = Field(0, description="of the samples")
 
+    def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
+        """The same record as `aquamam predict --json` gives for the same image, samples and seed."""
+        if self.samples == 0 and self.strategy == "greedy":
+            return encoded.plain[i].to_dict(matrix=self.matrix)
+        options: dict[str, Any] = {"strategy": self.strategy, "generator": encoded.generator(self.seed)}
+        (found,) = answers(encoded.row(i), self.samples, symmetry=encoded.model.symmetry, **options)
+        return found.to_dict(matrix=self.matrix)
+
 
 class SampleRequest(Asked):
     """Rotations drawn from the posterior"""
@@ -51,11 +75,24 @@ class SampleRequest(Asked):
     samples: int = Field(100, ge=1)
     seed: Seed | None = Field(None, description="of the samples; a new one if not given")
 
+    def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
+        seed = secrets.randbits(48) if self.seed is None else self.seed
+        posterior = encoded.row(i)
+        q = posterior.sample((self.samples,), generator=encoded.generator(seed))
+        log_p = posterior.log_prob(q)[:, 0]
+        return {"quaternions_xyzw": rounded(q[:, 0], 7), "log_density": rounded(log_p, 4), "seed": seed}
+
 
 class LogProbRequest(Asked):
     """Log densities of rotations"""
 
     rotations: list[Quaternion] = Field(min_length=1, description="unit quaternions xyzw, either sign")
+
+    def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
+        posterior = encoded.row(i)
+        q = as_unit_quat(self.rotations, "rotations").to(encoded.model.device)
+        log_p = posterior.log_prob(q[:, None])[:, 0]
+        return {"log_density": rounded(log_p, 4), "ceiling": round(posterior.ceiling, 4), "measure": "pi^2"}
 
 
 class PosteriorRequest(Asked):
@@ -66,6 +103,16 @@ class PosteriorRequest(Asked):
     uniform: int = Field(200, ge=0, description="rotations from anywhere, for the background")
     rotations: list[Quaternion] = Field([], description="further rotations to tell the density of")
     seed: Seed = 0
+
+    def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
+        """The answer with its modes, and rotations with their densities.
+
+        The same seed gives the same random numbers for every image: when an image changes, points do not flicker.
+        """
+        truth = as_unit_quat(self.rotations, "rotations") if self.rotations else None
+        options: dict[str, Any] = {"symmetry": encoded.model.symmetry, "generator": encoded.generator(self.seed)}
+        options |= {"samples": self.samples, "modes_from": self.samples, "uniform": self.uniform}
+        return make_cloud(encoded.row(i), truth=truth, **options).to_dict()
 
 
 class Answered(BaseModel):
