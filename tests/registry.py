@@ -106,7 +106,7 @@ def of_model(name: str, **promises) -> Entry:
 
 
 def table(chart: str = "atlas", density: str = "cells", bins: int = 12, *, scale: float = 1.0, **options) -> Callable:
-    return lambda images: table_posterior(Cells.make(chart, bins, density, **options), batch=images, scale=scale)
+    return lambda images: table_posterior(Cells(chart, bins, density, **options), batch=images, scale=scale)
 
 
 @cache

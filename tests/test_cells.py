@@ -55,7 +55,7 @@ def test_four_charts_share_the_half_sphere(generator):
 @BOTH
 @pytest.mark.parametrize("bins", [1, 2, 3, 8, 21])
 def test_legal_bins_are_those_whose_inner_corner_lies_in_the_domain(chart, bins):
-    cells = Cells.make(chart, bins)
+    cells = Cells(chart, bins)
     everything = torch.stack(torch.meshgrid(*[torch.arange(bins)] * 3, indexing="ij"), -1).reshape(-1, 3)
     corner = cells.inner(everything).double() * (cells.chart.half_width / bins)
     size = corner.square().sum(-1) + cells.chart.peak * corner.square().amax(-1)
@@ -66,7 +66,7 @@ def test_legal_bins_are_those_whose_inner_corner_lies_in_the_domain(chart, bins)
 @BOTH
 @pytest.mark.parametrize("bins", [1, 2, 3, 24, 51])
 def test_cell_volumes_fill_the_domain(chart, bins):
-    cells = Cells.make(chart, bins)
+    cells = Cells(chart, bins)
     assert cells.log_volume(legal_cells(cells)).exp().sum().item() == pytest.approx(VOLUMES[chart], rel=1e-7)
 
 
@@ -88,7 +88,7 @@ def brute_volume(cells: Cells, cell: torch.Tensor, points: int = 400) -> float:
 @BOTH
 @pytest.mark.parametrize("bins", [24, 101, 500])
 def test_cut_cells_and_slivers_have_their_volume_to_a_thousandth(chart, bins):
-    cells = Cells.make(chart, bins)
+    cells = Cells(chart, bins)
     generator = torch.Generator().manual_seed(bins)
     q = random_quat((200_000,), generator=generator, dtype=torch.float64)
     found = cells.locate(cells.chart.split(q)).unique(dim=0)
@@ -109,7 +109,7 @@ def test_cut_cells_and_slivers_have_their_volume_to_a_thousandth(chart, bins):
 @BOTH
 @pytest.mark.parametrize("bins", [24, 101])
 def test_uniform_points_lie_in_their_cell_and_spread_evenly(chart, bins, generator):
-    cells = Cells.make(chart, bins)
+    cells = Cells(chart, bins)
     everything = legal_cells(cells)
     everything = everything[torch.randperm(len(everything), generator=generator)[:3000]]
     u = cells.uniform(everything, generator)
@@ -130,7 +130,7 @@ def test_uniform_points_lie_in_their_cell_and_spread_evenly(chart, bins, generat
 @pytest.mark.parametrize("bins", [5, 20, 500])
 @DENSITIES
 def test_representatives_and_located_cells_agree(chart, bins, density, generator):
-    cells = Cells.make(chart, bins, density)
+    cells = Cells(chart, bins, density)
     q = random_quat((2000,), generator=generator, dtype=torch.float64)
     point = cells.chart.split(q)
     cell = cells.locate(point)
@@ -155,7 +155,7 @@ EDGES = [
 @DENSITIES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_edges_and_corners_of_the_domain_are_finite_and_legal(chart, bins, density, dtype):
-    cells = Cells.make(chart, bins, density)
+    cells = Cells(chart, bins, density)
     q = torch.tensor(EDGES, dtype=torch.float64).to(dtype).double()
     point = cells.chart.split(canonical(q))
     cell = cells.locate(point)
@@ -168,7 +168,7 @@ def test_edges_and_corners_of_the_domain_are_finite_and_legal(chart, bins, densi
 
 
 def test_a_value_on_an_edge_belongs_to_the_bin_below_it_in_the_papers_density():
-    paper, ours = Cells.make("hemisphere", 4, "paper"), Cells.make("hemisphere", 4, "cells")
+    paper, ours = Cells("hemisphere", 4, "paper"), Cells("hemisphere", 4, "cells")
     q = torch.tensor([[0.5, -0.5, 0.5, 0.5], [-0.5, 0.5, 0.0, 0.5**0.5]], dtype=torch.float64)
     assert paper.locate(HEMISPHERE.split(q)).tolist() == [[2, 0, 2], [0, 2, 1]]
     assert ours.locate(HEMISPHERE.split(q)).tolist() == [[2, 1, 2], [1, 2, 1]]
@@ -176,7 +176,7 @@ def test_a_value_on_an_edge_belongs_to_the_bin_below_it_in_the_papers_density():
 
 def test_papers_factor_is_equation_6(generator):
     """N q_w / (2 w_y w_z) with widths cut at the exact remaining radius."""
-    cells = Cells.make("hemisphere", 20, "paper")
+    cells = Cells("hemisphere", 20, "paper")
     q = random_quat((500,), generator=generator, dtype=torch.float64)
     point = cells.chart.split(q)
     expected = []
@@ -199,7 +199,7 @@ def test_papers_factor_is_equation_6(generator):
     st.integers(0, 2**31),
 )
 def test_any_number_of_bins_works(bins, chart, density, seed):
-    cells = Cells.make(chart, bins, density)
+    cells = Cells(chart, bins, density)
     q = random_quat((64,), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     point = cells.chart.split(q)
     factor = cells.log_factor(point, cells.locate(point))
@@ -214,7 +214,7 @@ def test_any_number_of_bins_works(bins, chart, density, seed):
 @pytest.mark.parametrize("bins", [15, 24, 500])
 def test_log_share_is_nearly_that_of_the_volume(chart, bins, generator):
     """To a third where a twentieth or more of a cell is left, and never above 1; exactly 1 inside."""
-    cells = Cells.make(chart, bins, by_volume=True)
+    cells = Cells(chart, bins, by_volume=True)
     q = random_quat((300,), generator=generator, dtype=torch.float64)
     prefix = cells.locate(cells.chart.split(q))[:, :2]
     some = prefix[
@@ -240,19 +240,19 @@ def test_log_share_is_nearly_that_of_the_volume(chart, bins, generator):
 def test_restricted_logits_are_masked_and_count_volume_if_asked(generator):
     prefix = torch.tensor([[3, 9], [7, 7]])
     logits = torch.randn(2, 15, generator=generator)
-    plain, by_volume = (Cells.make("atlas", 15, by_volume=b) for b in (False, True))
+    plain, by_volume = (Cells("atlas", 15, by_volume=b) for b in (False, True))
     legal = plain.legal(prefix)
     assert torch.equal(plain.restrict(logits, prefix), logits.masked_fill(~legal, -torch.inf))
     assert torch.equal(by_volume.restrict(logits, prefix).isfinite(), legal)
     extra = by_volume.restrict(logits, prefix)[legal] - logits[legal]
     assert torch.allclose(extra, by_volume.log_share(prefix)[legal], atol=1e-6)
     with pytest.raises(InputError, match="by_volume needs density"):
-        Cells.make("atlas", 15, "paper", by_volume=True)
+        Cells("atlas", 15, "paper", by_volume=True)
 
 
 def test_ceilings_are_those_of_the_field():
-    assert Cells.make("hemisphere", 500).ceiling == pytest.approx(16.56, abs=0.01)
-    assert Cells.make("hemisphere", 50257).ceiling == pytest.approx(30.40, abs=0.01)
+    assert Cells("hemisphere", 500).ceiling == pytest.approx(16.56, abs=0.01)
+    assert Cells("hemisphere", 50257).ceiling == pytest.approx(30.40, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -260,4 +260,4 @@ def test_ceilings_are_those_of_the_field():
 )
 def test_bad_cells_are_refused(chart, bins, density):
     with pytest.raises(InputError, match="must be"):
-        Cells.make(chart, bins, density)
+        Cells(chart, bins, density)

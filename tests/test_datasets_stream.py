@@ -5,11 +5,10 @@ import threading
 import numpy as np
 import pytest
 import torch
-from jaxtyping import TypeCheckError
 from PIL import Image
 
 from aquamam.data.augment import augmentation
-from aquamam.data.base import RotationDataset, UnreadableExample, decode_image, fit_pixels, pad_rotations
+from aquamam.data.base import RotationDataset, UnreadableExample, decode_image, fit_pixels
 from aquamam.data.renders import RenderedDataset
 from aquamam.data.stream import Stream, one_pass, prefetch
 from aquamam.errors import InputError
@@ -117,11 +116,7 @@ def test_different_numbers_of_true_rotations_are_padded_by_repeating():
     assert batch.rotations.shape == (3, 3, 4)
     assert batch.counts.tolist() == [1, 2, 3]
     assert batch.labels == ("even", "odd", "even")
-    padded, counts = pad_rotations([np.eye(4)[:1], np.eye(4)[:3]])
-    assert np.array_equal(padded[0], np.eye(4)[[0, 0, 0]])
-    assert counts.tolist() == [1, 3]
-    with pytest.raises(TypeCheckError):
-        pad_rotations([np.zeros((2, 3))])
+    assert torch.equal(batch.rotations[0], batch.rotations[0, :1].expand(3, 4))
 
 
 def test_images_of_different_sizes_cannot_be_stacked(monkeypatch):

@@ -40,20 +40,20 @@ def cell_probabilities(posterior) -> torch.Tensor:
 @BY_VOLUME
 @pytest.mark.parametrize(("bins", "scale"), [(15, 1.0), (24, 20.0)])
 def test_probabilities_of_legal_cells_sum_to_one(chart, by_volume, bins, scale):
-    posterior = table_posterior(Cells.make(chart, bins, by_volume=by_volume), scale=scale, batch=1)
+    posterior = table_posterior(Cells(chart, bins, by_volume=by_volume), scale=scale, batch=1)
     assert cell_probabilities(posterior).sum() == pytest.approx(1, abs=1e-5)
 
 
 def test_papers_density_loses_mass_as_documented(generator):
     """Flat logits, N = 500: total mass about 0.975 (docs/concepts.md)."""
-    posterior = table_posterior(Cells.make("hemisphere", 500, "paper"), scale=0.0, batch=1)
+    posterior = table_posterior(Cells("hemisphere", 500, "paper"), scale=0.0, batch=1)
     mass = posterior.log_prob(random_quat((20_000, 1), generator=generator)).double().exp() * math.pi**2
     assert mass.mean().item() == pytest.approx(0.975, abs=0.01)
 
 
 @CHARTS
 def test_a_wide_beam_finds_the_best_cells_of_all(chart):
-    posterior = table_posterior(Cells.make(chart, 6), scale=3.0)
+    posterior = table_posterior(Cells(chart, 6), scale=3.0)
     probability, (q, _) = cell_probabilities(posterior), every_cell(posterior.cells)
     best = posterior.topk(len(probability))
     expected = probability.sort(0, descending=True).values[:20]
@@ -64,7 +64,7 @@ def test_a_wide_beam_finds_the_best_cells_of_all(chart):
 @CHARTS
 @DENSITIES
 def test_mode_is_the_greedy_sentence(chart, density):
-    posterior = table_posterior(Cells.make(chart, 30, density), scale=4.0)
+    posterior = table_posterior(Cells(chart, 30, density), scale=4.0)
     cells = posterior.cells
     token = posterior.first_log_probs().argmax(-1)
     index, bins = token // cells.bins, [token % cells.bins]
@@ -78,14 +78,14 @@ def test_mode_is_the_greedy_sentence(chart, density):
 
 
 def test_measures_convert_on_request(generator):
-    posterior, q = table_posterior(Cells.make("atlas", 12)), random_quat((6, 2), generator=generator)
+    posterior, q = table_posterior(Cells("atlas", 12)), random_quat((6, 2), generator=generator)
     assert torch.allclose(posterior.log_prob(q, measure="1"), posterior.log_prob(q) - LOG_UNIFORM, atol=1e-5)
 
 
 @CHARTS
 @DENSITIES
 def test_smoothed_labels_tend_to_the_log_likelihood(chart, density, generator):
-    posterior = table_posterior(Cells.make(chart, 40, density))
+    posterior = table_posterior(Cells(chart, 40, density))
     cells = posterior.cells
     q = random_quat((300, 2), generator=generator, dtype=torch.float64)
     point = cells.chart.split(q)
@@ -97,7 +97,7 @@ def test_smoothed_labels_tend_to_the_log_likelihood(chart, density, generator):
 
 
 def test_least_expected_error_beats_the_mode_in_the_posteriors_own_eyes(generator):
-    posterior = table_posterior(Cells.make("atlas", 12), scale=2.0, batch=4)
+    posterior = table_posterior(Cells("atlas", 12), scale=2.0, batch=4)
     truth = posterior.sample((2000,), generator=generator)
     strategies = ("greedy", "beam", "expected")
     error = {s: geodesic_angle(truth, posterior.predict(s, generator=generator)).mean() for s in strategies}
@@ -116,7 +116,7 @@ def test_least_expected_error_beats_the_mode_in_the_posteriors_own_eyes(generato
 )
 def test_bad_quaternions_get_one_clear_sentence(q, rule):
     with pytest.raises(InputError, match=rule):
-        table_posterior(Cells.make("atlas", 12)).log_prob(q)
+        table_posterior(Cells("atlas", 12)).log_prob(q)
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_bad_quaternions_get_one_clear_sentence(q, rule):
 )
 def test_bad_requests_get_one_clear_sentence(ask, rule):
     with pytest.raises(InputError, match=rule):
-        ask(table_posterior(Cells.make("atlas", 12)))
+        ask(table_posterior(Cells("atlas", 12)))
 
 
 @CHARTS
 @BY_VOLUME
 def test_a_map_has_the_likelihoods_of_its_rotations_one_by_one(chart, by_volume, generator):
     """Many rotations share the pass of their first token."""
-    posterior = table_posterior(Cells.make(chart, 12, by_volume=by_volume), batch=2)
+    posterior = table_posterior(Cells(chart, 12, by_volume=by_volume), batch=2)
     q = random_quat((200, 2), generator=generator)
     with torch.no_grad():
         assert torch.allclose(posterior.log_prob(q), within(posterior).log_prob(q), atol=1e-6)
@@ -152,7 +152,7 @@ def test_a_map_has_the_likelihoods_of_its_rotations_one_by_one(chart, by_volume,
 @pytest.mark.parametrize("tolerance", [1e-4, 5e-2])
 def test_a_distribution_within_a_tolerance_is_one_and_no_farther(chart, by_volume, tolerance, generator, monkeypatch):
     """All probabilities sum to one, their total variation distance keeps to the tolerance, likely cells have their own."""
-    whole = table_posterior(Cells.make(chart, 20, by_volume=by_volume), scale=8.0, batch=1)
+    whole = table_posterior(Cells(chart, 20, by_volume=by_volume), scale=8.0, batch=1)
     near, p = within(whole, tolerance), cell_probabilities(whole)
     with torch.no_grad():
         near.log_prob(random_quat((1, 1), generator=generator))  # all first tokens pass once
@@ -167,7 +167,7 @@ def test_a_distribution_within_a_tolerance_is_one_and_no_farther(chart, by_volum
 
 
 def test_a_map_with_gradients_is_the_whole_distribution(generator):
-    posterior, q = table_posterior(Cells.make("atlas", 12), scale=6.0), random_quat((300, 2), generator=generator)
+    posterior, q = table_posterior(Cells("atlas", 12), scale=6.0), random_quat((300, 2), generator=generator)
     near = within(posterior, 1e-2)
     assert torch.allclose(near.log_prob(q), posterior.log_prob(q), atol=1e-5)
     with torch.no_grad():
@@ -178,7 +178,7 @@ def test_likelihoods_and_predictions_do_not_import_sympy():
     """Some functions of torch do on their first call, which is a quarter of the time that a prediction takes to start."""
     code = (
         "import sys, torch; from tables import table_posterior; from aquamam.geometry.cells import Cells;"
-        "p = table_posterior(Cells.make('atlas', 12), batch=1); p.log_prob(p.sample((3,))); p.mode; p.topk(2);"
+        "p = table_posterior(Cells('atlas', 12), batch=1); p.log_prob(p.sample((3,))); p.mode; p.topk(2);"
         "sys.exit('sympy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)

@@ -317,7 +317,7 @@ int main() {
 @pytest.mark.skipif(not COMPILER, reason="needs a C++ compiler")
 @pytest.mark.parametrize("by_volume", [False, True])
 def test_code_for_cpp_restricts_as_the_package_does(tmp_path, generator, by_volume):
-    cells = Cells.make("atlas", 15, by_volume=by_volume)
+    cells = Cells("atlas", 15, by_volume=by_volume)
     prefix = cells.locate(cells.chart.split(random_quat((60,), generator=generator, dtype=torch.float64)))[:, :2]
     logits = torch.randn(60, 15, generator=generator)
     (code,) = [block.text for block in BLOCKS if block.language == "cpp"]

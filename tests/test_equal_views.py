@@ -57,7 +57,7 @@ def test_classes_are_those_of_the_labels(die):
 
 def test_no_probability_is_lost_and_shares_are_equal(die):
     """On each class, with the plain posterior beside it."""
-    plain = table_posterior(Cells.make("atlas", 12), batch=3, scale=2.0)
+    plain = table_posterior(Cells("atlas", 12), batch=3, scale=2.0)
     even = EqualViews(plain, die)
     q = views(40)
     for one, members in zip(q, members_of(die, q)):

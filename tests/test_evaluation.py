@@ -101,7 +101,7 @@ class Around(RotationDistribution):
 
 
 def table(scale=1.0, count=1):
-    return table_posterior(Cells.make("atlas", 16), batch=1, scale=scale).expand((count,))
+    return table_posterior(Cells("atlas", 16), batch=1, scale=scale).expand((count,))
 
 
 def table_model(scale=1.0):
@@ -125,7 +125,7 @@ def test_truths_from_the_model_itself_are_calibrated_and_as_likely_as_its_entrop
         assert abs(getattr(figures, f"coverage{level}") - level / 100) < 4 * sigma
     entropy, error = table().entropy(20_000, generator=torch.Generator().manual_seed(2))
     assert abs(figures.mean_log_likelihood + float(entropy)) < 4 * math.hypot(figures.log_likelihood_se, float(error))
-    assert evaluation.ceiling == pytest.approx(Cells.make("atlas", 16).ceiling)
+    assert evaluation.ceiling == pytest.approx(Cells("atlas", 16).ceiling)
     assert list(evaluation.strategies) == ["greedy", "beam", "expected"]
 
 
@@ -337,7 +337,7 @@ def test_without_data_it_renders_what_the_model_was_trained_on_anew(checkpoint, 
     assert main(["evaluate", str(checkpoint), "--count", "6", "--samples", "3", "--quiet", "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert "6 images: fresh renders of die at 8 px, seed 2147483648" in text
-    assert f"volume pi^2: uniform -2.29, ceiling {Cells.make('atlas', 12).ceiling:.2f}" in text
+    assert f"volume pi^2: uniform -2.29, ceiling {Cells('atlas', 12).ceiling:.2f}" in text
     facts = json.loads((out / "evaluation.json").read_text())
     assert all(facts[name] is not None for name in (*Figures.__dataclass_fields__, "ceiling", "seed", "throughput"))
     assert facts["symmetries"] == {"die": "known"}

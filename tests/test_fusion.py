@@ -44,7 +44,7 @@ def broad(generator, frames: int = 3):
 
 
 def tables(frames: int = 3, batch: int = 1, scale: float = 1.5):
-    return [table_posterior(Cells.make("atlas", 5), batch=batch, scale=scale, seed=seed) for seed in range(frames)]
+    return [table_posterior(Cells("atlas", 5), batch=batch, scale=scale, seed=seed) for seed in range(frames)]
 
 
 def uniform() -> CellProbabilities:

@@ -39,7 +39,7 @@ def pits(truths_from, judged, generator, images=300, samples=60):
 @pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
 @pytest.mark.parametrize("scale", [0.5, 3.0])
 def test_truths_drawn_from_the_posterior_have_a_uniform_pit_and_are_covered(chart, scale, generator):
-    posterior = table_posterior(Cells.make(chart, 24), scale=scale)
+    posterior = table_posterior(Cells(chart, 24), scale=scale)
     u = pits(posterior, posterior, generator)
     assert uniform(u)
     levels = torch.tensor([0.5, 0.9, 0.95], dtype=torch.float64)
@@ -49,7 +49,7 @@ def test_truths_drawn_from_the_posterior_have_a_uniform_pit_and_are_covered(char
 
 @pytest.mark.parametrize(("scale", "side"), [(2.0, 1), (0.3, -1)], ids=["too sharp", "too flat"])
 def test_a_distribution_that_is_too_sharp_or_too_flat_is_flagged(scale, side, generator):
-    cells = Cells.make("atlas", 24)
+    cells = Cells("atlas", 24)
     u = pits(table_posterior(cells, scale=1.0), table_posterior(cells, scale=scale), generator)
     assert not uniform(u)
     share, error = metrics.coverage(u, [0.9])
@@ -86,7 +86,7 @@ def test_likelihood_is_averaged_over_equivalents_before_images():
 
 
 def test_least_expected_error_is_the_best_of_the_samples(generator):
-    samples = table_posterior(Cells.make("atlas", 12), scale=2.0, batch=3).sample((40,), generator=generator)
+    samples = table_posterior(Cells("atlas", 12), scale=2.0, batch=3).sample((40,), generator=generator)
     best = least_expected_error(samples)
     expected = geodesic_angle(samples[:, None], samples[None]).mean(0)  # (samples, images)
     assert torch.allclose(geodesic_angle(samples, best).mean(0), expected.amin(0), atol=2e-3)

@@ -148,7 +148,7 @@ def test_answers_hold_what_a_person_asks_for():
 
 
 def test_answers_come_for_each_image_of_any_model():
-    posterior = table_posterior(Cells.make("atlas", 40), batch=3, scale=3.0)
+    posterior = table_posterior(Cells("atlas", 40), batch=3, scale=3.0)
     found = answers(posterior, 64, strategy="beam", generator=seeded())
     assert len(found) == 3
     for i, answer in enumerate(found):

@@ -88,7 +88,7 @@ def test_a_curve_is_annotated_along_its_length():
 def test_pictures_of_a_batch_are_refused():
     for draw in (make_cloud, marginals):
         with pytest.raises(InputError, match="one image"):
-            draw(table_posterior(Cells.make("atlas", 20), batch=2))
+            draw(table_posterior(Cells("atlas", 20), batch=2))
 
 
 # --- colours ----------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_the_mollweide_map_explains_itself(cloud):
 @pytest.mark.parametrize("chart", ["atlas", "hemisphere"])
 @pytest.mark.parametrize("density", ["cells", "paper"])
 def test_the_three_conditionals_multiply_to_the_density(chart, density):
-    cells = Cells.make(chart, 24, density)
+    cells = Cells(chart, 24, density)
     posterior = table_posterior(cells, batch=1, scale=1.5)
     for q in random_quat((20,), generator=seeded(1), dtype=torch.float64)[:, None]:
         rows, chart_share = conditionals(posterior, q)
@@ -190,7 +190,7 @@ def test_the_three_conditionals_multiply_to_the_density(chart, density):
 
 
 def test_illegal_bins_have_no_probability_and_are_shaded():
-    cells = Cells.make("hemisphere", 24)
+    cells = Cells("hemisphere", 24)
     posterior = table_posterior(cells, batch=1)
     q = torch.tensor([[0.9, 0.3, 0.1, math.sqrt(1 - 0.91)]], dtype=torch.float64)
     rows, _ = conditionals(posterior, q)
@@ -205,7 +205,7 @@ def test_illegal_bins_have_no_probability_and_are_shaded():
 
 
 def test_the_first_token_of_the_atlas_tells_its_chart():
-    told = texts(marginals(table_posterior(Cells.make("atlas", 24), batch=1)))
+    told = texts(marginals(table_posterior(Cells("atlas", 24), batch=1)))
     assert "the first token drops" in told
     with pytest.raises(InputError, match="bins"):
         marginals(four_fives())

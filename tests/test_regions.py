@@ -15,7 +15,6 @@ from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
-from aquamam.geometry.charts import ATLAS, HEMISPHERE
 from aquamam.geometry.rotations import random_quat, rotvec_to_quat
 from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
 from aquamam.posterior.calibration import Calibration, ConformalScores
@@ -109,7 +108,7 @@ def test_the_threshold_is_where_the_score_passes_the_mass(mass, generator):
 
 
 def test_ties_of_cells_do_not_spoil_coverage(generator):
-    cells = Cells(HEMISPHERE, 6, "cells")
+    cells = Cells("hemisphere", 6)
     posterior = table_posterior(cells, batch=1, scale=1.0).expand((600,))
     truth = posterior.sample((), generator=generator)
     for level in (0.3, 0.9):
@@ -147,7 +146,7 @@ def test_components_are_the_separate_answers(generator):
 
 
 def test_a_flat_posterior_abstains(generator):
-    flat = table_posterior(Cells(ATLAS, 6, "cells"), batch=2, scale=0.0)
+    flat = table_posterior(Cells("atlas", 6), batch=2, scale=0.0)
     found = flat.region(0.9, generator=generator)
     assert found.abstain.tolist() == [True, True]
     assert found.share.value.tolist() == pytest.approx([0.9, 0.9], abs=0.08)

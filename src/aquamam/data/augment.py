@@ -19,6 +19,9 @@ from aquamam.data.pixels import AMOUNTS, augment_pixels
 from aquamam.data.random import uniforms, words
 from aquamam.errors import InputError
 
+Colour = tuple[int, int, int]
+Positions = Int64[np.ndarray, " batch"]  # of examples in a stream
+
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentSettings(Config):
@@ -41,8 +44,8 @@ class AugmentSettings(Config):
 
     def __post_init__(self) -> None:
         for field, most in zip(fields(AugmentSettings), (1, 180, 0.5, 1, 1, 4, 4, 0.05, 1, 1, 16, 0.5), strict=True):
-            if not 0 <= getattr(self, field.name) <= most:  # nor NaN
-                value = getattr(self, field.name)
+            value = getattr(self, field.name)
+            if not 0 <= value <= most:  # nor NaN
                 raise InputError(f"{field.name} of the augmentation must lie in 0 ... {most:g}, got {value}.")
 
 
@@ -74,12 +77,7 @@ def augmentation(name: str) -> AugmentSettings:
 
 
 def augment(
-    batch: Batch,
-    settings: AugmentSettings,
-    *,
-    seed: int,
-    positions: Int64[np.ndarray, " batch"],
-    background: tuple[int, int, int] | None = None,
+    batch: Batch, settings: AugmentSettings, *, seed: int, positions: Positions, background: Colour | None = None
 ) -> Batch:
     """Change images and true rotations together; what example k gets is a pure function of (seed, positions[k]).
 
@@ -112,9 +110,7 @@ def augment(
     return replace(batch, images=images, rotations=rotations)
 
 
-def chosen(
-    settings: AugmentSettings, *, seed: int, positions: Int64[np.ndarray, " batch"]
-) -> Bool[np.ndarray, " batch"]:
+def chosen(settings: AugmentSettings, *, seed: int, positions: Positions) -> Bool[np.ndarray, " batch"]:
     """Which examples belong to the share that is changed."""
     return uniforms(seed, "augment share", positions, 1)[:, 0] < settings.share
 

@@ -50,16 +50,10 @@ class Batch:
         return len(self.labels)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        rotations = self.rotations
+        tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         if torch.device(device).type == "mps":  # it has no float64
-            rotations = rotations.float()
-        return replace(
-            self,
-            images=self.images.to(device, non_blocking=non_blocking),
-            rotations=rotations.to(device, non_blocking=non_blocking),
-            counts=self.counts.to(device, non_blocking=non_blocking),
-            windows=None if self.windows is None else self.windows.to(device, non_blocking=non_blocking),
-        )
+            tensors["rotations"] = self.rotations.float()
+        return replace(self, **{k: tensor.to(device, non_blocking=non_blocking) for k, tensor in tensors.items()})
 
 
 class RotationDataset:
@@ -86,8 +80,7 @@ class RotationDataset:
         return str(i)
 
     def symmetry(self, label: str) -> SymmetryGroup | None:
-        """The object's symmetry group; None where the data set does not say."""
-        return None
+        return None  # not known
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -137,10 +130,12 @@ class RotationDataset:
         rotations: Sequence[Float64[np.ndarray, "_ 4"]],
         unreadable: Sequence[str] = (),
     ) -> Batch:
-        padded, counts = pad_rotations(rotations)
+        counts = np.array([len(r) for r in rotations], np.int64)
+        most = int(counts.max(initial=1))
+        padded = [r[np.arange(most) % len(r)] for r in rotations]  # each repeated from its start
         return Batch(
             images=torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))),
-            rotations=torch.from_numpy(padded),
+            rotations=torch.from_numpy(np.stack(padded) if padded else np.empty((0, most, 4))),
             counts=torch.from_numpy(counts),
             labels=tuple(map(self.label, indices)),
             indices=tuple(indices),
@@ -156,22 +151,6 @@ class RotationDataset:
         if not -len(self) <= i < len(self):
             raise IndexError(f"index {i} is outside a data set of {len(self)} examples.")
         return i % len(self)
-
-
-def pad_rotations(
-    rotations: Sequence[Float64[np.ndarray, "_ 4"]],
-) -> tuple[Float64[np.ndarray, "n most 4"], Int64[np.ndarray, " n"]]:
-    """Stack lists of different lengths, repeating each from its start; also the true lengths."""
-    counts = np.array([len(r) for r in rotations], np.int64)
-    most = int(counts.max(initial=1))
-    padded = [r if len(r) == most else r[np.arange(most) % len(r)] for r in rotations]
-    return np.stack(padded) if padded else np.empty((0, most, 4)), counts
-
-
-def canonical(q: Float64[np.ndarray, "*batch 4"]) -> Float64[np.ndarray, "*batch 4"]:
-    """Unit xyzw quaternions with q_w >= 0."""
-    q = q / np.linalg.norm(q, axis=-1, keepdims=True)
-    return np.where(q[..., 3:] < 0, -q, q)
 
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels, edges of pixels being whole numbers

@@ -1,5 +1,4 @@
-"""Which true rotations to train on: the given one, or several that look the same; and what a checkpoint knows of
-them."""
+"""Which true rotations to train on: the given one, or several that look the same; what a checkpoint knows of them."""
 
 from typing import Any
 
@@ -16,8 +15,7 @@ from aquamam.rendering.solids import NAMES
 def draw_labels(
     batch: Batch, data: RotationDataset, count: int, *, seed: int, positions: np.ndarray
 ) -> tuple[Tensor, Tensor]:
-    """True rotations to train on, (rotations, batch, 4), and their weights: the given one, or `count` equivalents of
-    it.
+    """True rotations to train on, (rotations, batch, 4), and their weights: the given one, or `count` equivalents.
 
     Equivalents come from the data or from the object's symmetry group, continuous axes too, spread evenly over all.
     """
@@ -44,16 +42,14 @@ def draw_labels(
 
 
 def carried_over(start: nn.Module, data: RotationDataset) -> dict[str, Any]:
-    """What a model's description says of its object's symmetries and view classes, if it trains on with the same
-    object.
+    """What a model's description says of its object's symmetries and views, if it trains on with the same object.
 
     The same classes and the same meshes; where the data tells no mesh, as photographs do, the name must be the user's
     own: not every die is ours.
     """
     info: dict[str, Any] = getattr(start, "info", {})
-    before, now = (
-        [thing.get("mesh") for thing in told.get("objects", ())] for told in (info.get("data", {}), data.describe())
-    )
+    told = (info.get("data", {}), data.describe())
+    before, now = ([thing.get("mesh") for thing in one.get("objects", ())] for one in told)
     same = before == now if before and now else not set(data.classes) & set(NAMES)
     if not same or list(info.get("classes", ())) != list(data.classes):
         return {}

@@ -15,18 +15,8 @@ from aquamam.data.loaders.symsol import SymsolDataset
 from aquamam.errors import InputError
 
 # The plain folder comes last: other layouts have CSV files too.
-LOADERS: dict[str, Any] = {
-    kind.kind: kind
-    for kind in (
-        StoredDataset,
-        OriginalDataset,
-        SymsolDataset,
-        ModelNetDataset,
-        PascalDataset,
-        BopDataset,
-        FolderDataset,
-    )
-}
+KINDS = StoredDataset, OriginalDataset, SymsolDataset, ModelNetDataset, PascalDataset, BopDataset, FolderDataset
+LOADERS: dict[str, Any] = {kind.kind: kind for kind in KINDS}
 
 
 def recognise(path: Path, kind: str | None = None) -> Any:

@@ -11,11 +11,10 @@ from jaxtyping import Float64, Int64, UInt64
 from aquamam.rendering.render import mix64
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, the step of SplitMix64
+Indices = Int64[np.ndarray, " n"]  # of examples
 
 
-def words(
-    seed: int, stream: str, indices: Int64[np.ndarray, " n"], count: int, first: int = 0
-) -> UInt64[np.ndarray, "n count"]:
+def words(seed: int, stream: str, indices: Indices, count: int, first: int = 0) -> UInt64[np.ndarray, "n count"]:
     """64-bit words number `first` to `first + count - 1` of each example in `indices`."""
     key = hashlib.blake2b(f"{seed}/{stream}".encode(), digest_size=8).digest()
     with np.errstate(over="ignore"):  # arithmetic is modulo 2**64
@@ -24,9 +23,7 @@ def words(
         return mix64(i[:, None] + k)
 
 
-def uniforms(
-    seed: int, stream: str, indices: Int64[np.ndarray, " n"], count: int, first: int = 0
-) -> Float64[np.ndarray, "n count"]:
+def uniforms(seed: int, stream: str, indices: Indices, count: int, first: int = 0) -> Float64[np.ndarray, "n count"]:
     """Uniform numbers in [0, 1) with 53 random bits each."""
     return (words(seed, stream, indices, count, first) >> np.uint64(11)) * 2.0**-53
 

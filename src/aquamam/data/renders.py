@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int64, UInt8
 from scipy.spatial.transform import Rotation
 
 from aquamam.data.augment import AugmentSettings, augment, chosen
-from aquamam.data.base import Batch, RotationDataset, canonical
+from aquamam.data.base import Batch, RotationDataset
 from aquamam.data.disk.layout import plain_colour
 from aquamam.data.disk.writing import RenderSpec
 from aquamam.data.random import uniforms, words
@@ -27,6 +27,9 @@ from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import Solid, mesh_of
 from aquamam.shape.lookalikes import Lookalikes
+
+Numbers = Int64[np.ndarray, " n"]  # of examples
+Quaternions = Float64[np.ndarray, "n 4"]
 
 
 class RenderedDataset(RotationDataset):
@@ -51,20 +54,12 @@ class RenderedDataset(RotationDataset):
         things = [objects] if isinstance(objects, (Solid, Mesh)) else list(objects)
         if length is not None and length < 1:
             raise InputError(f"a data set's length must be at least 1, or None for endless, got {length}.")
-        self.spec = RenderSpec(
-            names=tuple(thing.name for thing in things),
-            meshes=tuple(map(mesh_of, things)),
-            settings=settings or RenderSettings(),
-            seed=seed,
-        )
-        self.split, self.length, self.endless = split, length, length is None
-        self.classes = self.spec.names
+        names, meshes = tuple(thing.name for thing in things), tuple(map(mesh_of, things))
+        self.spec = RenderSpec(names=names, meshes=meshes, settings=settings or RenderSettings(), seed=seed)
+        self.split, self.length, self.endless, self.classes = split, length, length is None, names
         self._symmetries: dict[str, SymmetryGroup | None] = {t.name: getattr(t, "symmetry", None) for t in things}
-        self.lookalikes: dict[str, Lookalikes] = {}
-        for thing in things if lookalikes else ():
-            found = Lookalikes.of(mesh_of(thing), shape=getattr(thing, "shape", None))
-            if found is not None:
-                self.lookalikes[thing.name] = found
+        found = {t.name: Lookalikes.of(mesh_of(t), shape=getattr(t, "shape", None)) for t in things if lookalikes}
+        self.lookalikes = {name: known for name, known in found.items() if known is not None}
 
     def __len__(self) -> int:
         if self.length is None:
@@ -89,18 +84,14 @@ class RenderedDataset(RotationDataset):
         drawn = self._drawn(numbers)
         return self._collate(numbers.tolist(), self._images(numbers, drawn), self._listed(numbers, drawn))
 
-    def _drawn(self, numbers: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 4"]:
+    def _drawn(self, numbers: Numbers) -> Quaternions:
         """The rotations in the pictures."""
         return self.spec.rotations(self.split, numbers)
 
-    def _images(
-        self, numbers: Int64[np.ndarray, " n"], drawn: Float64[np.ndarray, "n 4"]
-    ) -> UInt8[np.ndarray, "n h w 3"]:
+    def _images(self, numbers: Numbers, drawn: Quaternions) -> UInt8[np.ndarray, "n h w 3"]:
         return self.spec.images(self.split, numbers, drawn)
 
-    def _listed(
-        self, numbers: Int64[np.ndarray, " n"], drawn: Float64[np.ndarray, "n 4"]
-    ) -> list[Float64[np.ndarray, "_ 4"]]:
+    def _listed(self, numbers: Numbers, drawn: Quaternions) -> list[Float64[np.ndarray, "_ 4"]]:
         """All rotations that each example lists, the one in the picture first."""
         listed = list(drawn[:, None])
         labels = np.array([self.label(i) for i in numbers.tolist()])
@@ -201,37 +192,29 @@ class VariedDataset(RenderedDataset):
         variation: Variation = PLAIN,
         *,
         symmetry: SymmetryGroup | None = None,
-        seed: int = 0,
-        split: str = "train",
-        length: int | None = None,
-        lookalikes: bool = False,
+        **options: Any,
     ):
-        super().__init__(mesh, settings, seed=seed, split=split, length=length, lookalikes=lookalikes)
+        """options: seed, split, length and lookalikes of `RenderedDataset`."""
+        super().__init__(mesh, settings, **options)
         if settings.background == "random":
             raise InputError("varied renders need a plain background to replace, got 'random'; give a colour.")
         self.variation, self._symmetries = variation, {mesh.name: symmetry}
         # another split's example of the same number differs by other amounts
-        self._key = int(words(seed, f"{split}/variation", np.zeros(1, np.int64), 1)[0, 0] >> np.uint64(1))
+        first = words(self.spec.seed, f"{self.split}/variation", np.zeros(1, np.int64), 1)[0, 0]
+        self._key = int(first >> np.uint64(1))
 
     @classmethod
-    def again(cls, mesh: Mesh, data: dict[str, Any], *, seed: int, split: str, length: int) -> "VariedDataset":
-        """Fresh examples like those that `describe` told of."""
-        group = data.get("symmetry")
-        return cls(
-            replace(mesh, name=str(data["objects"][0]["name"])),
-            RenderSettings.from_dict(data["settings"]),
-            Variation.from_dict(data["variation"]),
-            symmetry=None if group is None else SymmetryGroup.from_dict(group),
-            seed=seed,
-            split=split,
-            length=length,
-            lookalikes=data.get("lookalikes", False),
-        )
+    def again(cls, mesh: Mesh, data: dict[str, Any], **options: Any) -> "VariedDataset":
+        """Fresh examples, by their seed, split and length, like those that `describe` told of."""
+        group = None if data.get("symmetry") is None else SymmetryGroup.from_dict(data["symmetry"])
+        mesh, settings = replace(mesh, name=str(data["objects"][0]["name"])), RenderSettings.from_dict(data["settings"])
+        variation, lookalikes = Variation.from_dict(data["variation"]), data.get("lookalikes", False)
+        return cls(mesh, settings, variation, symmetry=group, lookalikes=lookalikes, **options)
 
     def describe(self) -> dict[str, Any]:
         group = self._symmetries[self.classes[0]]
         # rounded: it must be the same after a journey through a file
-        told = None if group is None else {k: _rounded(v) for k, v in group.to_dict().items()}
+        told = None if group is None else {k: v and np.round(v, 9).tolist() for k, v in group.to_dict().items()}
         return {**super().describe(), "variation": asdict(self.variation), "symmetry": told}
 
     @property
@@ -245,12 +228,10 @@ class VariedDataset(RenderedDataset):
         positions = np.array(plain.indices, np.int64)
         return augment(plain, self.variation, seed=self._key, positions=positions, background=super().background)
 
-    def _images(
-        self, numbers: Int64[np.ndarray, " n"], drawn: Float64[np.ndarray, "n 4"]
-    ) -> UInt8[np.ndarray, "n h w 3"]:
+    def _images(self, numbers: Numbers, drawn: Quaternions) -> UInt8[np.ndarray, "n h w 3"]:
         return render(self.spec.meshes[0], drawn, self.spec.settings, lights=self._lights(numbers))
 
-    def _drawn(self, numbers: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 4"]:
+    def _drawn(self, numbers: Numbers) -> Quaternions:
         """Uniform, but for a share of views along the axes.
 
         That share is uniform in the rotation about the line of sight and about the axis that faces the camera, so
@@ -265,7 +246,7 @@ class VariedDataset(RenderedDataset):
         about_sight = Rotation.from_rotvec(2 * np.pi * u[:, 3:4] * VIEWER)
         lean = Rotation.from_rotvec(tilt[:, None] * np.stack([np.cos(azimuth), np.sin(azimuth), 0 * azimuth], -1))
         facing = AXES[np.minimum((u[:, 4] * len(AXES)).astype(int), len(AXES) - 1)]
-        along = canonical((about_sight * lean * facing).as_quat())
+        along = (about_sight * lean * facing).as_quat(canonical=True)
         return np.where((u[:, 0] < self.variation.focus)[:, None], along, q)
 
     def _lights(self, numbers: np.ndarray) -> Float64[np.ndarray, "n 3"]:
@@ -280,7 +261,3 @@ class VariedDataset(RenderedDataset):
         drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
         amounts = self.variation.lights * chosen(self.variation, seed=self._key, positions=numbers)[:, None]
         return (1 - amounts) * light + amounts * drawn
-
-
-def _rounded(value: Any) -> Any:
-    return [_rounded(v) for v in value] if isinstance(value, list) else round(value, 9) if value is not None else None

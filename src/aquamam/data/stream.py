@@ -4,6 +4,7 @@ Threads suffice: rendering, decoding and copying all release Python's lock.
 """
 
 import itertools
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -84,8 +85,7 @@ class Stream:
             everything = np.arange(len(self.dataset), dtype=np.int64)
             order = np.argsort(words(self.seed, f"epoch {epoch}", everything, 1)[:, 0], kind="stable")
             self._orders[epoch] = order
-            for old in [e for e in tuple(self._orders) if e < epoch - 1]:
-                self._orders.pop(old, None)
+            self._orders.pop(epoch - 2, None)  # batches of one epoch before may still be on their way
         return order
 
 
@@ -104,15 +104,12 @@ def one_pass(
         raise InputError(f"batch_size and limit must be at least 1, got {batch_size} and {limit}.")
     if limit is None and dataset.endless:
         raise InputError("one pass over an endless data set never ends; give limit, the number of examples.")
-    count = limit if dataset.endless else min(len(dataset), len(dataset) if limit is None else limit)
-    assert count is not None
-    starts = range(rank * batch_size, count, world * batch_size)
-    return prefetch(
-        lambda start: dataset.batch(range(start, min(start + batch_size, count)), unreadable=unreadable),
-        starts,
-        threads=threads,
-        ahead=2,
-    )
+    count = min(limit or sys.maxsize, sys.maxsize if dataset.endless else len(dataset))
+
+    def make(start: int) -> Batch:
+        return dataset.batch(range(start, min(start + batch_size, count)), unreadable=unreadable)
+
+    return prefetch(make, range(rank * batch_size, count, world * batch_size), threads=threads, ahead=2)
 
 
 def prefetch(make: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int) -> Iterator[Result]:

@@ -57,12 +57,10 @@ def summarise(dataset: RotationDataset, *, images: int | None = 256) -> Summary:
     """Look at all labels and rotations, and at `images` evenly spaced images (None: all)."""
     if len(dataset) == 0:
         raise InputError("the data set holds no examples; choose another split or weaker conditions.")
-    places = evenly(len(dataset), MANY)
-    rotations = [dataset.rotations(i) for i in places]
+    rotations = [dataset.rotations(i) for i in evenly(len(dataset), MANY)]
     sizes: Counter[str] = Counter()
     unreadable, colours = [], []
-    looked_at = evenly(len(dataset), len(dataset) if images is None else images)
-    for i in looked_at:
+    for i in evenly(len(dataset), len(dataset) if images is None else images):
         try:
             pixels = dataset.image(i)
         except UnreadableExample as error:
@@ -71,8 +69,7 @@ def summarise(dataset: RotationDataset, *, images: int | None = 256) -> Summary:
         sizes[f"{pixels.shape[0]}x{pixels.shape[1]}"] += 1
         colours.append(pixels.mean((0, 1)))
     red, green, blue = np.mean(colours, 0).tolist() if colours else (math.nan,) * 3
-    counts = Counter(map(dataset.label, range(len(dataset))))
-    lengths = [len(q) for q in rotations]
+    counts, lengths = Counter(map(dataset.label, range(len(dataset)))), [len(q) for q in rotations]
     return Summary(
         kind=dataset.kind,
         split=getattr(dataset, "split", ""),
@@ -96,18 +93,17 @@ def evenly(length: int, count: int) -> list[int]:
 
 def spread(q: Float64[np.ndarray, "n 4"]) -> RotationSpread:
     """How these rotations (xyzw) lie."""
-    n = len(q)
-    values, vectors = np.linalg.eigh(q.T @ q / n)
+    values, vectors = np.linalg.eigh(q.T @ q / len(q))
     mean = vectors[:, -1] * (1 if vectors[3, -1] >= 0 else -1)
     cosine = np.clip(np.abs(q @ mean), 0, 1)
     x, y, z, w = mean.tolist()
     a, b, c, d = values[::-1].tolist()
     return RotationSpread(
         eigenvalues=(a, b, c, d),
-        uniform_p=float(chi2.sf(12 * n * (np.square(values).sum() - 0.25), 9)),
+        uniform_p=float(chi2.sf(12 * len(q) * (np.square(values).sum() - 0.25), 9)),
         mean=(x, y, z, w),
         median_deg=float(np.degrees(2 * np.arccos(np.median(cosine)))),
-        repeated=n - len(np.unique(q.round(9), axis=0)),
+        repeated=len(q) - len(np.unique(q.round(9), axis=0)),
     )
 
 
@@ -122,15 +118,15 @@ def symmetry_name(group: SymmetryGroup | None) -> str | None:
 
 
 def sample_sheet(
-    dataset: RotationDataset, count: int = 32, side: int = 96
+    data: RotationDataset, count: int = 32, side: int = 96
 ) -> tuple[UInt8[np.ndarray, "n h w 3"], list[str]]:
     """Evenly spaced examples of one size, each with its class and rotation, for a contact sheet."""
     pictures, labels = [], []
-    for i in evenly(len(dataset), count):
+    for i in evenly(len(data), count):
         try:
-            pictures.append(fit_pixels(dataset.image(i), side))
+            pictures.append(fit_pixels(data.image(i), side))
         except UnreadableExample:
             pictures.append(np.zeros((side, side, 3), np.uint8))
-        q = dataset.rotations(i)[0]
-        labels.append(f"{dataset.label(i)[:14]}\n{q[0]:+.2f} {q[1]:+.2f}\n{q[2]:+.2f} {q[3]:+.2f}")
+        q = data.rotations(i)[0]
+        labels.append(f"{data.label(i)[:14]}\n{q[0]:+.2f} {q[1]:+.2f}\n{q[2]:+.2f} {q[3]:+.2f}")
     return np.stack(pictures), labels

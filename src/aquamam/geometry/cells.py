@@ -10,8 +10,6 @@ The rule is monotone in each |e|, so the legal bins of the next component are a 
 """
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,14 +17,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from aquamam.errors import InputError
-from aquamam.geometry.charts import Chart, ChartPoint, get_chart
+from aquamam.geometry.charts import CHARTS, ChartPoint
 
 # A float32 quaternion cannot tell smaller components from zero; it keeps densities finite where they vanish or diverge.
 SMALLEST = 1e-8
 THINNEST = 1e-6  # smaller shares of a bin count as this one
 
 
-@dataclass(frozen=True)
 class Cells:
     r"""N bins an axis on a chart, under one of the two densities.
 
@@ -35,41 +32,23 @@ class Cells:
     remaining radius.
     """
 
-    chart: Chart
-    bins: int
-    density: str
-    by_volume: bool = False  # bins that the boundary cuts start with the share of their volume that is left
-
-    @classmethod
-    def make(cls, chart: str = "atlas", bins: int = 500, density: str = "cells", *, by_volume: bool = False) -> "Cells":
-        """From the chart's name, checked."""
+    def __init__(self, chart: str = "atlas", bins: int = 500, density: str = "cells", *, by_volume: bool = False):
+        """by_volume: bins that the boundary cuts start with the share of their volume that is left."""
+        if chart not in CHARTS:
+            raise InputError(f"chart must be one of {', '.join(CHARTS)}, got {chart!r}.")
         if bins < 1:
             raise InputError(f"bins must be a positive whole number, got {bins}.")
         if density not in ("cells", "paper"):
             raise InputError(f"density must be 'cells' or 'paper', got {density!r}.")
         if by_volume and density != "cells":
             raise InputError(f"by_volume needs density 'cells', got {density!r}.")
-        return cls(get_chart(chart), bins, density, by_volume)
-
-    @property
-    def unit(self) -> float:
-        """Half the width of a bin, h / N: edges are whole multiples of it."""
-        return self.chart.half_width / self.bins
-
-    @property
-    def width(self) -> float:
-        """Width of a bin."""
-        return 2 * self.unit
-
-    @property
-    def ceiling(self) -> float:
-        """Largest log density at the centre of a chart, -3 ln w: all probability on one uncut cell where q_m = 1."""
-        return -3 * math.log(self.width)
-
-    @property
-    def first_tokens(self) -> int:
-        """Number of classes of the first token: chart and bin together."""
-        return self.chart.count * self.bins
+        self.chart, self.bins, self.density, self.by_volume = CHARTS[chart], bins, density, by_volume
+        self.unit = self.chart.half_width / bins  # half the width of a bin: edges are whole multiples of it
+        self.width = 2 * self.unit
+        # the largest log density at the centre of a chart: all probability on one uncut cell where q_m = 1
+        self.ceiling = -3 * math.log(self.width)
+        self.first_tokens = self.chart.count * bins  # classes of the first token: chart and bin together
+        self._inner_squares = self.inner(torch.arange(bins // 2, bins)).square()  # of the upper half
 
     def centre(self, bins: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """Centres of bins, float64."""
@@ -86,10 +65,6 @@ class Cells:
     def outer(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
         """Distance of the edge farther from zero in units."""
         return self.distance(bins) + 1
-
-    @cached_property
-    def _inner_squares(self) -> Int[Tensor, "upper_half"]:
-        return self.inner(torch.arange(self.bins // 2, self.bins)).square()
 
     def first_legal(self, prefix: Int[Tensor, "*batch c"]) -> Int[Tensor, "*batch"]:
         """First legal bin f after the bins so far; the legal ones are f, ..., N - 1 - f. Decides legality for everyone."""

@@ -13,7 +13,6 @@ The surface element of the half 3-sphere is $dS = du / q_m$, so a density of u b
 when multiplied by the dropped component $q_m$: the paper's diluting factor.
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from aquamam.errors import InputError
 from aquamam.geometry.rotations import canonical
 
 
@@ -40,16 +38,12 @@ class Chart:
     name: str
     components: tuple[int, ...]  # which component each chart drops (x, y, z, w = 0, 1, 2, 3)
     peak: int  # lambda
+    half_width: float  # largest magnitude of a kept component
 
     @property
     def count(self) -> int:
         """Number of charts that cover SO(3)."""
         return len(self.components)
-
-    @property
-    def half_width(self) -> float:
-        """Largest magnitude of a kept component."""
-        return 1 / math.sqrt(1 + self.peak)
 
     def split(self, q: Float[Tensor, "*batch 4"]) -> ChartPoint:
         """Chart index, kept components and dropped component of unit quaternions (xyzw, either sign)."""
@@ -92,13 +86,6 @@ class Chart:
 _KEPT = torch.tensor([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
 _PLACE = torch.tensor([[3, 0, 1, 2], [0, 3, 1, 2], [0, 1, 3, 2], [0, 1, 2, 3]])
 
-HEMISPHERE = Chart("hemisphere", (3,), 0)
-ATLAS = Chart("atlas", (0, 1, 2, 3), 1)
+HEMISPHERE = Chart("hemisphere", (3,), 0, 1.0)
+ATLAS = Chart("atlas", (0, 1, 2, 3), 1, 1 / 2**0.5)
 CHARTS = {chart.name: chart for chart in (HEMISPHERE, ATLAS)}
-
-
-def get_chart(name: str) -> Chart:
-    """The chart of that name."""
-    if name not in CHARTS:
-        raise InputError(f"chart must be one of {', '.join(CHARTS)}, got {name!r}.")
-    return CHARTS[name]

@@ -46,16 +46,28 @@ class SymmetryGroup:
 
     def __post_init__(self) -> None:
         elements = as_unit_quat(self.elements, "elements")
-        axis = None if self.axis is None else _unit(self.axis, "axis")
-        if axis is not None:
-            elements = _cosets(elements, axis)
+        axis = None if self.axis is None else _vector(self.axis, "axis", unit=True)
+        if axis is not None:  # the identity, and one flip of the axis if there is any
+            along = rotate(elements, axis) @ axis
+            if bool((along.abs() < math.cos(SAME)).any()):
+                raise InputError(
+                    "symmetries beside a continuous axis must keep or reverse it, got one that tilts it, which makes a "
+                    "sphere; a sphere has no orientation to learn."
+                )
+            elements = torch.cat((IDENTITY, elements[along < 0][:1]))
         distance = geodesic_angle(elements, IDENTITY)
         if not len(elements) or float(distance.min()) > SAME:
             raise InputError("a symmetry group must contain the identity, got none; add the quaternion [0, 0, 0, 1].")
         first = int(distance.argmin())
         elements = torch.cat((IDENTITY, elements[:first], elements[first + 1 :]))
-        if axis is None:
-            _check_group(elements)
+        if int(_matches(elements, elements).sum(-1).amax()) > 1:
+            raise InputError("elements of a symmetry group must differ, got the same rotation twice; drop one.")
+        # distinct and closed; a finite closed set has its inverses
+        if axis is None and not all(bool(_matches(multiply(elements, q), elements).any(-1).all()) for q in elements):
+            raise InputError(
+                f"a symmetry group must hold the products of its elements, got {len(elements)} that lack some; "
+                "SymmetryGroup.generated completes them."
+            )
         object.__setattr__(self, "elements", elements)
         object.__setattr__(self, "axis", axis)
 
@@ -82,36 +94,30 @@ class SymmetryGroup:
         return g
 
     def distance(self, q1: Float[Tensor, "*#batch 4"], q2: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "..."]:
-        r"""Smallest geodesic angle from $q_1 g$ to $q_2$ (xyzw) over the whole group, in radians.
-
-        With $h = g^{-1} q_1^{-1} q_2 = (v, w)$ and an axis a, the best angle leaves $2 atan2(|v - (v·a) a|, |(v·a, w)|)$.
-        """
-        return self._angles(self._left_over(q1, q2)).amin(-1)
+        r"""Smallest geodesic angle from $q_1 g$ to $q_2$ (xyzw) over the whole group, in radians."""
+        return self._left_over(q1, q2)[1].amin(-1)
 
     def nearest(self, q: Float[Tensor, "*#batch 4"], reference: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "... 4"]:
         """Of the rotations that look like q the one nearest to the reference (xyzw)."""
-        left = self._left_over(q, reference)
-        best = self._angles(left).argmin(-1)
+        left, angle = self._left_over(q, reference)
+        best = angle.argmin(-1)
         g = self.elements.to(left)[best]
         if self.axis is not None:
-            h = left.gather(-2, best[..., None, None].expand(*best.shape, 1, 4)).squeeze(-2)
-            axis = self.axis.to(h)
-            angle = 2 * torch.atan2(h[..., :3] @ axis, h[..., 3])
-            g = multiply(g, rotvec_to_quat(angle.unsqueeze(-1) * axis))
+            h, axis = left.take_along_dim(best[..., None, None], -2).squeeze(-2), self.axis.to(left)
+            g = multiply(g, rotvec_to_quat(2 * torch.atan2(h[..., :3] @ axis, h[..., 3]).unsqueeze(-1) * axis))
         return multiply(q, g)
 
-    def _left_over(self, q1: Tensor, q2: Tensor) -> Tensor:
-        """What remains from q1 g to q2, for every discrete element g on the last axis but one."""
+    def _left_over(self, q1: Tensor, q2: Tensor) -> tuple[Tensor, Tensor]:
+        """What remains from $q_1 g$ to $q_2$ for every discrete element g, $h = g^{-1} q_1^{-1} q_2 = (v, w)$, and its
+        angle: with an axis a the best rotation about it leaves $2 atan2(|v - (v·a) a|, |(v·a, w)|)$."""
         between = multiply(inverse(q1), q2).unsqueeze(-2)
-        return multiply(inverse(self.elements).to(between), between)
-
-    def _angles(self, h: Tensor) -> Tensor:
+        h = multiply(inverse(self.elements).to(between), between)
         v, w = h[..., :3], h[..., 3:]
         if self.axis is not None:
             axis = self.axis.to(h)
             along = (v @ axis).unsqueeze(-1)
             v, w = v - along * axis, torch.cat((along, w), -1)
-        return 2 * torch.atan2(torch.linalg.vector_norm(v, dim=-1), torch.linalg.vector_norm(w, dim=-1))
+        return h, 2 * torch.atan2(torch.linalg.vector_norm(v, dim=-1), torch.linalg.vector_norm(w, dim=-1))
 
     def conjugated(self, q: Float[Tensor, "4"]) -> "SymmetryGroup":
         """The group of the same object in a frame rotated by q (xyzw): x_new = q x_old, and so g_new = q g q^-1."""
@@ -130,10 +136,9 @@ class SymmetryGroup:
         """The inverse of `to_dict`."""
         if not isinstance(data, Mapping) or "elements" not in data:
             raise InputError(f'a symmetry must be a dictionary with "elements" and perhaps "axis", got {data!r:.60}.')
-        axis = data.get("axis")
-        elements = as_unit_quat(data["elements"], "elements")
+        axis = None if data.get("axis") is None else _vector(data["axis"], "axis")
         offset = _vector(data.get("offset", ORIGIN), "offset")
-        return cls(elements=elements, axis=None if axis is None else _unit(axis, "axis"), offset=offset)
+        return cls(elements=as_unit_quat(data["elements"], "elements"), axis=axis, offset=offset)
 
     def to_bop(self, offset: Vector | None = None) -> dict[str, Any]:
         """The symmetry entries of an object in BOP's models_info.json, about the group's offset or another one."""
@@ -153,10 +158,10 @@ class SymmetryGroup:
         """The group that an object's entry in BOP's models_info.json generates, about the point that its motions fix."""
         try:
             lines = info.get("symmetries_continuous", [])
-            axes = [_unit(line["axis"], "axis") for line in lines]
+            axes = [_vector(line["axis"], "axis", unit=True) for line in lines]
             points = [_vector(line.get("offset", ORIGIN), "offset") for line in lines]
-            poses = [torch.tensor(pose, dtype=torch.float64).view(4, 4) for pose in info.get("symmetries_discrete", [])]
-        except (AttributeError, KeyError, TypeError, RuntimeError) as error:
+            motions = torch.tensor(info.get("symmetries_discrete", []), dtype=torch.float64).reshape(-1, 4, 4)
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InputError(
                 "BOP symmetries must be 4 x 4 matrices of 16 numbers and continuous ones {axis, offset}, got "
                 f"{info!r:.80}; check models_info.json."
@@ -167,15 +172,12 @@ class SymmetryGroup:
                 "an object can have one continuous axis, got two or more that differ, which make it a sphere; "
                 "a sphere has no orientation to learn."
             )
-        motions = torch.stack(poses) if poses else torch.zeros(0, 4, 4, dtype=torch.float64)
         R = as_rotation_matrix(motions[:, :3, :3], "symmetries_discrete")
         # the fixed point nearest to the axis's own point: (1 - R) x = t, and x on the axis
         eye, start = torch.eye(3, dtype=torch.float64), points[0] if points else ORIGIN
         across = 0 * eye if axis is None else eye - torch.outer(axis, axis)
-        A, t = (
-            torch.cat((across[None], eye - R)).flatten(0, 1),
-            torch.cat((across @ start, motions[:, :3, 3].flatten())),
-        )
+        A = torch.cat((across[None], eye - R)).flatten(0, 1)
+        t = torch.cat((across @ start, motions[:, :3, 3].flatten()))
         offset = start + torch.linalg.pinv(A, rtol=1e-6) @ (t - A @ start)
         return cls.generated(matrix_to_quat(R), axis=axis, offset=offset)
 
@@ -186,7 +188,7 @@ class SymmetryGroup:
         """The smallest group that contains these rotations (xyzw) and every rotation about the axis."""
         steps = as_unit_quat(generators, "generators")
         if axis is not None:
-            return cls(elements=torch.cat((IDENTITY, steps)), axis=_unit(axis, "axis"), offset=offset)
+            return cls(elements=torch.cat((IDENTITY, steps)), axis=_vector(axis, "axis"), offset=offset)
         elements, start = IDENTITY, 0
         while start < len(elements):  # multiply the newest elements until nothing new appears
             products = multiply(elements[start:, None], steps).flatten(0, 1)
@@ -219,7 +221,7 @@ class SymmetryGroup:
         """The 2n rotations of an n-sided prism: cyclic(n, axis), and half turns about n lines, `secondary` among them."""
         if not 1 <= n <= MAX_ORDER // 2:
             raise InputError(f"n must be from 1 to {MAX_ORDER // 2}, got {n}; use revolution for a continuous axis.")
-        cosine = float(_unit(axis, "axis") @ _unit(secondary, "secondary"))
+        cosine = float(_vector(axis, "axis", unit=True) @ _vector(secondary, "secondary", unit=True))
         if abs(cosine) > SAME:
             raise InputError(f"secondary must be perpendicular to axis, got cosine {cosine:.3g}.")
         elements = _about(axis, n)
@@ -243,7 +245,7 @@ class SymmetryGroup:
     @classmethod
     def revolution(cls, axis: Vector = (0.0, 0.0, 1.0), flip: bool = False) -> "SymmetryGroup":
         """Every rotation about an axis (a cone), and with `flip` the half turns that reverse it too (a cylinder)."""
-        line = _unit(axis, "axis")
+        line = _vector(axis, "axis", unit=True)
         across = torch.linalg.cross(line, torch.eye(3, dtype=torch.float64)[line.abs().argmin()])
         return cls(elements=_about(across, 2) if flip else IDENTITY, axis=line)
 
@@ -259,47 +261,19 @@ def told_symmetry(info: Mapping[str, Any]) -> SymmetryGroup | None:
 def _about(axis: Vector, n: int) -> Float64[Tensor, "n 4"]:
     """The rotations by multiples of 360 / n degrees about an axis, xyzw."""
     angles = torch.arange(n, dtype=torch.float64) * (2 * math.pi / n)
-    return rotvec_to_quat(angles[:, None] * _unit(axis, "axis"))
+    return rotvec_to_quat(angles[:, None] * _vector(axis, "axis", unit=True))
 
 
-def _vector(vector: Any, name: str) -> Float64[Tensor, "3"]:
+def _vector(vector: Any, name: str, *, unit: bool = False) -> Float64[Tensor, "3"]:
     try:
         v = torch.as_tensor(vector, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be three numbers, got {vector!r:.60}; for example [0, 0, 1].") from error
     if v.shape != (3,) or not bool(torch.isfinite(v).all()):
         raise InputError(f"{name} must be three finite numbers, got {v.tolist()!r:.60}; for example [0, 0, 1].")
-    return v
-
-
-def _unit(vector: Any, name: str) -> Float64[Tensor, "3"]:
-    v = _vector(vector, name)
-    if float(v.norm()) < 1e-6:
+    if unit and float(v.norm()) < 1e-6:
         raise InputError(f"{name} must be three numbers, not all zero, got {v.tolist()}; for example [0, 0, 1].")
-    return v / v.norm()
-
-
-def _cosets(elements: Tensor, axis: Tensor) -> Tensor:
-    """The identity, and one flip of the axis if there is any."""
-    along = rotate(elements, axis) @ axis
-    if bool((along.abs() < math.cos(SAME)).any()):
-        raise InputError(
-            "symmetries beside a continuous axis must keep or reverse it, got one that tilts it, which makes a sphere; "
-            "a sphere has no orientation to learn."
-        )
-    return torch.cat((IDENTITY, elements[along < 0][:1]))
-
-
-def _check_group(elements: Tensor) -> None:
-    """Distinct and closed; a finite closed set has its inverses."""
-    if int(_matches(elements, elements).sum(-1).amax()) > 1:
-        raise InputError("elements of a symmetry group must differ, got the same rotation twice; drop one.")
-    for q in elements:
-        if not bool(_matches(multiply(elements, q), elements).any(-1).all()):
-            raise InputError(
-                f"a symmetry group must hold the products of its elements, got {len(elements)} that lack some; "
-                "SymmetryGroup.generated completes them."
-            )
+    return v / v.norm() if unit else v
 
 
 def _matches(p: Tensor, q: Tensor) -> Bool[Tensor, "p q"]:

@@ -99,7 +99,7 @@ class ModelConfig(Config):
 
     @property
     def cells(self) -> Cells:
-        return Cells.make(self.chart, self.bins, self.density, by_volume=self.by_volume)
+        return Cells(self.chart, self.bins, self.density, by_volume=self.by_volume)
 
 
 class RotationModel(nn.Module):

@@ -177,7 +177,7 @@ def bins_of_next(first: float, bins: int) -> list[dict[str, Any]]:
 
     The mask is by inner edges (Section A.2): it never forbids a bin that some q_x of the first bin allows.
     """
-    cells, room = Cells.make("hemisphere", bins, "paper"), math.sqrt(1 - first**2)
+    cells, room = Cells("hemisphere", bins, "paper"), math.sqrt(1 - first**2)
     q = canonical(torch.tensor([first, 0.0, 0.0, room], dtype=torch.float64))
     legal = cells.legal(cells.locate(cells.chart.split(q))[:1])
     rows = []

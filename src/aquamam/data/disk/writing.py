@@ -4,11 +4,12 @@ import errno
 import multiprocessing as mp
 import os
 import signal
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,9 @@ class RenderSpec:
         return out
 
 
-CHUNK = 64  # images between two reports of progress
-Report = Callable[[int], None]
+CHUNK = 64  # images rendered at once
 Task = tuple[str, int]  # split and shard number
+_GIVEN: tuple[Any, ...] = ()  # to a worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ def write_dataset(
     *,
     workers: int = 1,
     part: tuple[int, int] = (0, 1),
-    progress: Callable[[int, int], Report] = lambda total, done: lambda images: None,
+    progress: Callable[[int, int], Callable[[int], None]] = lambda total, done: lambda images: None,
 ) -> Written:
     """Render every missing shard of part i of n; `progress(total, done)` gives what to call with new images."""
     i, n = part
@@ -93,24 +94,27 @@ def write_dataset(
     total, left = sum(size.values()), sum(size[task] for task in missing)
     report = progress(total, total - left)
     try:
-        if workers == 1 or len(missing) <= 1:
-            for task in missing:
-                render_shard(root, spec, manifest, task, report)
-        else:
-            _render_with(min(workers, len(missing)), root, spec, manifest, missing, report)
+        together = min(workers, len(missing))
+        one_by_one = (n for task in missing for n in render_shard(root, spec, manifest, task))
+        for images in one_by_one if together <= 1 else _render_with(together, root, spec, manifest, missing):
+            report(images)
+    except BrokenProcessPool as error:
+        raise OSError(
+            "a rendering process ended, perhaps for want of memory; run the same command again with fewer workers to go on."
+        ) from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            done = sum(size[task] for task in mine if is_whole(root, *task, manifest.encoding))
-            raise OSError(
-                f"the disk of {root} is full after {done} of {total} images, all of them whole; "
-                "make room and run the same command again to go on."
-            ) from error
-        raise
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        done = sum(size[task] for task in mine if is_whole(root, *task, manifest.encoding))
+        raise OSError(
+            f"the disk of {root} is full after {done} of {total} images, all of them whole; "
+            "make room and run the same command again to go on."
+        ) from error
     return Written(images=total, rendered=left, shards=len(mine))
 
 
-def render_shard(root: Path, spec: RenderSpec, manifest: Manifest, task: Task, report: Report) -> None:
-    """Render and write one shard: a pure function of the spec, the split and the shard's number."""
+def render_shard(root: Path, spec: RenderSpec, manifest: Manifest, task: Task) -> Iterator[int]:
+    """Render and write one shard, a pure function of the spec and the task; yields numbers of new images."""
     split, shard = task
     numbers = np.asarray(manifest.shard_range(split, shard), np.int64)
     rotations = spec.rotations(split, numbers)
@@ -124,67 +128,36 @@ def render_shard(root: Path, spec: RenderSpec, manifest: Manifest, task: Task, r
             pixels[chunk] = images.transpose(0, 3, 1, 2)
         else:
             files += [encode_png(image) for image in images]
-        report(len(images))
+        yield len(images)
     write_shard(root, manifest, split, shard, pixels if raw else files, rotations)
 
 
-def _render_with(
-    workers: int, root: Path, spec: RenderSpec, manifest: Manifest, tasks: list[Task], report: Report
-) -> None:
-    """Hand tasks to processes through pipes: when this process dies, the pipes break and theirs end too."""
+def _render_with(count: int, root: Path, spec: RenderSpec, manifest: Manifest, tasks: list[Task]) -> Iterator[int]:
+    """Render shards with processes; yields numbers of new images."""
     context = mp.get_context("spawn")
-    pipes: dict[Any, Any] = {}  # our end of the pipe -> process
-    todo = iter(tasks)
-    try:
-        for _ in range(workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, root, spec, manifest), daemon=True)
-            process.start()
-            theirs.close()
-            pipes[ours] = process
-            ours.send(next(todo))
-        busy = set(pipes)
-        while busy:
-            ready: list[Any] = wait(list(busy))
-            for pipe in ready:
-                try:
-                    message = pipe.recv()
-                except (EOFError, ConnectionResetError):
-                    pipes[pipe].join(5)
-                    code = pipes[pipe].exitcode
-                    raise OSError(
-                        f"a rendering process ended (exit code {code}), perhaps for want of memory; "
-                        "run the same command again with fewer workers to go on."
-                    ) from None
-                if isinstance(message, int):
-                    report(message)
-                elif isinstance(message, Exception):
-                    raise message
-                elif (task := next(todo, None)) is not None:
-                    pipe.send(task)
-                else:
-                    pipe.send(None)
-                    busy.discard(pipe)
-        for process in pipes.values():
-            process.join()
-    finally:
-        for pipe, process in pipes.items():
-            pipe.close()
-            process.terminate()  # a shard half done leaves a temporary file at most; the next run removes it
-            process.join()
-
-
-def _work(pipe: Connection, root: Path, spec: RenderSpec, manifest: Manifest) -> None:
-    """A worker's life: render what the pipe names until it says None or breaks."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    try:
-        while (task := pipe.recv()) is not None:
-            render_shard(root, spec, manifest, task, pipe.send)
-            pipe.send("done")
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        os._exit(1)  # the parent is gone
-    except Exception as error:
+    stop = context.Event()
+    with ProcessPoolExecutor(count, context, _begin_work, (stop, root, spec, manifest)) as pool:
         try:
-            pipe.send(error)
-        except Exception:  # not every exception can be pickled
-            pipe.send(RuntimeError(traceback.format_exc()))
+            for done in as_completed([pool.submit(_work, task) for task in tasks]):
+                yield done.result()
+        finally:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin_work(*given: Any) -> None:
+    """A worker keeps what all tasks share, leaves Ctrl-C to its parent, and ends when that is gone."""
+    global _GIVEN
+    _GIVEN = given
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=lambda: (mp.parent_process().join(), os._exit(1)), daemon=True).start()  # type: ignore[union-attr]
+
+
+def _work(task: Task) -> int:
+    stop, root, spec, manifest = _GIVEN
+    images = 0
+    for new in render_shard(root, spec, manifest, task):
+        images += new
+        if stop.is_set():  # a shard half done leaves nothing behind
+            break
+    return images

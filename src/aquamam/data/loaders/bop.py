@@ -47,6 +47,7 @@ class BopDataset(ListedDataset):
     """
 
     kind = "bop"
+    marks = ("*/*/scene_gt.json",)
 
     def __init__(
         self,
@@ -76,10 +77,6 @@ class BopDataset(ListedDataset):
         q = matrix_to_quat(as_rotation_matrix(torch.from_numpy(R), f"cam_R_m2c of {root}", ORTHOGONAL))
         t = torch.tensor([one.t for one in self.instances], dtype=torch.float64).reshape(-1, 3)
         self.poses = Pose(opencv_to_opengl(q), t * t.new_tensor([1.0, -1.0, -1.0]))
-
-    @staticmethod
-    def recognises(root: Path) -> bool:
-        return any(root.glob("*/*/scene_gt.json"))
 
     @staticmethod
     def splits(root: Path) -> tuple[str, ...]:

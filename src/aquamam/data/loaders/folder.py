@@ -2,11 +2,10 @@
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
@@ -14,21 +13,11 @@ from torch import Tensor
 from aquamam.data.loaders.listed import ListedDataset, choose
 from aquamam.data.loaders.tables import Table, numbers, read_table
 from aquamam.errors import InputError
-from aquamam.geometry.rotations import (
-    as_rotation_matrix,
-    as_unit_quat,
-    euler_to_quat,
-    from_wxyz,
-    inverse,
-    matrix_to_quat,
-    opencv_to_opengl,
-    rotvec_to_quat,
-)
+from aquamam.geometry import rotations as rot
 from aquamam.geometry.symmetry import SymmetryGroup
 
 IMAGE_COLUMNS = ("image", "img", "file", "filename", "path")
 CLASS_COLUMNS = ("class", "label")
-NUMBERS = {"xyzw": 4, "wxyz": 4, "matrix": 9, "rotvec": 3, "euler": 3}
 CLEAR = {  # columns whose names leave no doubt
     "qx,qy,qz,qw": "xyzw",
     "quat_xyzw": "xyzw",
@@ -43,59 +32,49 @@ HOW = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RotationColumns:
-    """Which columns hold the rotation, and as what: xyzw, wxyz, matrix (by rows), rotvec (radians) or Euler angles."""
+# how many numbers each kind has, and what makes them canonical xyzw
+KINDS: dict[str, tuple[int, Callable[[Tensor, str], Tensor]]] = {
+    "xyzw": (4, rot.as_unit_quat),
+    "wxyz": (4, lambda values, name: rot.from_wxyz(rot.as_unit_quat(values, name))),
+    "matrix": (9, lambda values, name: rot.matrix_to_quat(rot.as_rotation_matrix(values.unflatten(-1, (3, 3)), name))),
+    "rotvec": (3, lambda values, name: rot.rotvec_to_quat(values)),
+}
 
-    kind: str
-    columns: tuple[str, ...]  # one a number, or a single one with all numbers in it
-    convention: str = ""  # of Euler angles, SciPy's notation: upper case intrinsic, lower case extrinsic
-    degrees: bool = False
 
-    @classmethod
-    def parse(cls, text: str, table: Table, path: Path) -> "RotationColumns":
-        """From a statement such as wxyz:q0,q1,q2,q3 or euler-YXZ-deg:yaw,pitch,roll or matrix:R."""
-        stated, _, rest = text.partition(":")
-        columns = tuple(name.strip() for name in rest.split(","))
-        euler = re.fullmatch(r"euler-([xyz]{3}|[XYZ]{3})-(deg|rad)", stated)
-        kind = "euler" if euler else stated
-        if kind not in NUMBERS or stated == "euler":
-            raise InputError(
-                f"rotation must be KIND:COLUMNS, KIND xyzw, wxyz, matrix, rotvec or euler-YXZ-deg, got {text!r}."
-            )
-        choose("columns", columns, list(table), path)
-        if len(columns) not in (1, NUMBERS[kind]):
-            many = NUMBERS[kind]
-            raise InputError(f"{stated} needs {many} columns, or one with {many} numbers, got {len(columns)}.")
-        convention, unit = euler.groups() if euler else ("", "")
-        return cls(kind=kind, columns=columns, convention=convention, degrees=unit == "deg")
+class Rotations(NamedTuple):
+    """The rotations of a table."""
 
-    @property
-    def words(self) -> str:
-        """The kind, for people."""
-        unit = "degrees" if self.degrees else "radians"
-        return self.kind if self.kind != "euler" else f"euler {self.convention}, {unit}"
+    quaternions: Float64[Tensor, "rows 4"]
+    columns: tuple[str, ...]  # which hold them
+    words: str  # and as what
 
-    def quaternions(self, table: Table, path: Path) -> Float64[np.ndarray, "rows 4"]:
-        """Canonical xyzw quaternions of all rows."""
-        values = torch.from_numpy(numbers(table, self.columns, path, NUMBERS[self.kind]))
-        try:
-            return self._convert(values, "").numpy()
-        except InputError:
-            for row, value in enumerate(values):  # again one by one, to say which line it is
-                self._convert(value, f"the rotation in line {row + 2} of {path}")
-            raise
 
-    def _convert(self, values: Tensor, name: str) -> Float64[Tensor, "*batch 4"]:
-        if self.kind == "xyzw":
-            return as_unit_quat(values, name)
-        if self.kind == "wxyz":
-            return from_wxyz(as_unit_quat(values, name))
-        if self.kind == "matrix":
-            return matrix_to_quat(as_rotation_matrix(values.unflatten(-1, (3, 3)), name))
-        if self.kind == "rotvec":
-            return rotvec_to_quat(values)
-        return euler_to_quat(values, self.convention, degrees=self.degrees)
+def read_rotations(stated: str, table: Table, path: Path) -> Rotations:
+    """As a statement says: wxyz:q0,q1,q2,q3, or euler-YXZ-deg:yaw,pitch,roll, or matrix:R with all numbers in one column.
+
+    Matrices are by rows, rotation vectors in radians; Euler angles are in SciPy's notation.
+    """
+    kind, _, rest = stated.partition(":")
+    columns = tuple(name.strip() for name in rest.split(","))
+    if euler := re.fullmatch(r"euler-([xyz]{3}|[XYZ]{3})-(deg|rad)", kind):
+        convention, degrees = euler[1], euler[2] == "deg"
+        words = f"euler {convention}, {'degrees' if degrees else 'radians'}"
+        many, convert = 3, lambda values, name: rot.euler_to_quat(values, convention, degrees=degrees)
+    elif kind in KINDS:
+        words, (many, convert) = kind, KINDS[kind]
+    else:
+        kinds = "xyzw, wxyz, matrix, rotvec or euler-YXZ-deg"
+        raise InputError(f"rotation must be KIND:COLUMNS, KIND {kinds}, got {stated!r}.")
+    choose("columns", columns, list(table), path)
+    if len(columns) not in (1, many):
+        raise InputError(f"{kind} needs {many} columns, or one with {many} numbers, got {len(columns)}.")
+    values = torch.from_numpy(numbers(table, columns, path, many))
+    try:
+        return Rotations(convert(values, ""), columns, words)
+    except InputError:
+        for row, value in enumerate(values):  # again one by one, to say which line it is
+            convert(value, f"the rotation in line {row + 2} of {path}")
+        raise
 
 
 def find_rotation(table: Table, path: Path) -> str:
@@ -137,19 +116,25 @@ class FolderDataset(ListedDataset):
     ):
         if camera not in ("opengl", "opencv"):
             raise InputError(f"camera must be opengl or opencv, got {camera!r}.")
-        self.root, self.split, self.size, self.camera = Path(root), split, size, camera
-        path = self._table_of(self.root, split)
+        self.root, self.split, self.size = Path(root), split, size
+        files = self._tables(self.root)
+        path = next((path for path in files if len(files) == 1 or path.stem == split), None)
+        if path is None:
+            there = ", ".join(path.name for path in files) or "none"
+            raise InputError(f"{root} must have one CSV file or {split}.csv, got {there}; name the file itself.")
         self.folder = path.parent
         table = read_table(path)
         if not next(iter(table.values())):
             raise InputError(f"{path} has no rows below its header; a data set needs at least one.")
-        self.spec = RotationColumns.parse(rotation or find_rotation(table, path), table, path)
-        q = torch.from_numpy(self.spec.quaternions(table, path))
-        q = inverse(q) if inverted else q
-        q = opencv_to_opengl(q) if camera == "opencv" else q
-        image_column = one_of(table, IMAGE_COLUMNS, path)
+        rotations = read_rotations(rotation or find_rotation(table, path), table, path)
+        q = rot.inverse(rotations.quaternions) if inverted else rotations.quaternions
+        q = rot.opencv_to_opengl(q) if camera == "opencv" else q
+        named = [name for name in IMAGE_COLUMNS if name in table]
+        if len(named) != 1:
+            got = " and ".join(named) if named else ", ".join(table)
+            raise InputError(f"{path} must name its images in one column out of {', '.join(IMAGE_COLUMNS)}, got {got}.")
         rows: dict[str, list[int]] = {}
-        for row, file in enumerate(table[image_column]):
+        for row, file in enumerate(table[named[0]]):
             if "split" not in table or split == "all" or table["split"][row] == split or path.stem == split:
                 rows.setdefault(file, []).append(row)
         if not rows:
@@ -159,48 +144,37 @@ class FolderDataset(ListedDataset):
         every = next((table[name] for name in CLASS_COLUMNS if name in table), None)
         self.classes = tuple(sorted(set(every))) if every else (self.folder.resolve().name,)
         self.labels = [every[of_image[0]] if every else self.classes[0] for of_image in rows.values()]
-        used = {image_column, *self.spec.columns, *CLASS_COLUMNS, "split"}
-        self.ignored = tuple(name for name in table if name not in used)
+        used = {*named, *rotations.columns, *CLASS_COLUMNS, "split"}
+        ignored = [name for name in table if name not in used]
+        self.about = {
+            "rotation": rotations.words,
+            "columns": list(rotations.columns),
+            "camera": camera,
+            "ignored": ignored,
+        }
         self._symmetries = read_symmetries(self.folder / "symmetries.json")
 
     @staticmethod
-    def recognises(root: Path) -> bool:
-        return root.suffix == ".csv" or any(root.glob("*.csv"))
+    def _tables(root: Path) -> list[Path]:
+        return [root] if root.suffix == ".csv" else sorted(root.glob("*.csv"))
 
-    @staticmethod
-    def splits(root: Path) -> tuple[str, ...]:
-        files = [root] if root.suffix == ".csv" else sorted(root.glob("*.csv"))
+    @classmethod
+    def recognises(cls, root: Path) -> bool:
+        return bool(cls._tables(root))
+
+    @classmethod
+    def splits(cls, root: Path) -> tuple[str, ...]:
+        files = cls._tables(root)
         if len(files) > 1:
             return tuple(path.stem for path in files)
         table = read_table(files[0]) if files else {}
         return ("all", *sorted(set(table.get("split", ()))))
-
-    @staticmethod
-    def _table_of(root: Path, split: str) -> Path:
-        files = [root] if root.suffix == ".csv" else sorted(root.glob("*.csv"))
-        named = [path for path in files if len(files) == 1 or path.stem == split]
-        if not named:
-            there = ", ".join(path.name for path in files) or "none"
-            raise InputError(f"{root} must have one CSV file or {split}.csv, got {there}; name the file itself.")
-        return named[0]
 
     def source(self, i: int) -> Path:
         return self.folder / self.names[i]
 
     def symmetry(self, label: str) -> SymmetryGroup | None:
         return self._symmetries.get(label)
-
-    def describe(self) -> dict[str, Any]:
-        told = {"rotation": self.spec.words, "columns": list(self.spec.columns), "camera": self.camera}
-        return {**told, "ignored": list(self.ignored)}
-
-
-def one_of(table: Table, names: tuple[str, ...], path: Path) -> str:
-    found = [name for name in names if name in table]
-    if len(found) != 1:
-        got = " and ".join(found) if found else ", ".join(table)
-        raise InputError(f"{path} must name its images in one column out of {', '.join(names)}, got {got}.")
-    return found[0]
 
 
 def read_symmetries(path: Path) -> dict[str, SymmetryGroup]:

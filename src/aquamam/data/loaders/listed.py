@@ -1,7 +1,8 @@
 """What all loaders share: a data set is a list of images with classes and rotations, in a split of a folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, UInt8
@@ -13,21 +14,23 @@ from aquamam.errors import InputError
 class ListedDataset(RotationDataset):
     """A subclass says how its layout is recognised and which splits it has, and lists names, labels and rotations."""
 
+    marks: tuple[str, ...]  # patterns of paths, all of which match where this layout lies
     names: Sequence[str]  # paths of the images below the root, unless `source` says otherwise
     labels: Sequence[str]
     quaternions: Sequence[Float64[np.ndarray, "equivalents 4"]] | Float64[np.ndarray, "n equivalents 4"]
     boxes: Sequence[Box] | None = None  # where the object is; the images are crops around it
     margin: float = 1.0  # of the crops
+    about: Mapping[str, Any]  # how the layout writes rotations
 
     def __init__(self, root: Path | str, split: str, size: int | None):
         self.root, self.split, self.size = Path(root), split, size
         if split not in (there := self.splits(self.root)):
             raise InputError(f"{root} has the splits {', '.join(there)}, not {split!r}; choose one.")
 
-    @staticmethod
-    def recognises(root: Path) -> bool:
+    @classmethod
+    def recognises(cls, root: Path) -> bool:
         """Whether this layout lies there."""
-        raise NotImplementedError
+        return all(any(root.glob(mark)) for mark in cls.marks)
 
     @staticmethod
     def splits(root: Path) -> tuple[str, ...]:
@@ -49,6 +52,9 @@ class ListedDataset(RotationDataset):
 
     def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
         return self.quaternions[i]
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self.about)
 
     def image(self, i: int) -> UInt8[np.ndarray, "h w 3"]:
         box = None if self.boxes is None else self.boxes[i]

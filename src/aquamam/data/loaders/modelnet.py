@@ -17,6 +17,7 @@ from aquamam.geometry.rotations import as_unit_quat, from_wxyz
 
 SUFFIX = ".Rawjpg.lmdb"
 QUATERNIONS = "viewID2quat.pkl"
+ARRAYS = ("_reconstruct", "ndarray", "dtype", "scalar", "_frombuffer")  # what pickles of them name
 DEFAULTS = {"train": "train_100V", "test": "test_20V"}
 
 
@@ -28,8 +29,10 @@ class ModelNetDataset(ListedDataset):
     """
 
     kind = "modelnet"
+    marks = (f"*{SUFFIX}",)
 
     def __init__(self, root: Path | str, split: str = "train", *, size: int | None = None):
+        self.about = {"rotation": "quaternion wxyz", "camera": "as stored"}
         super().__init__(root, DEFAULTS.get(split, split), size)
         self.path = self.root / f"{self.split}{SUFFIX}"
         views = read_quaternions(self.path, self.root)
@@ -44,10 +47,6 @@ class ModelNetDataset(ListedDataset):
         self.classes = tuple(sorted(set(self.labels)))
 
     @staticmethod
-    def recognises(root: Path) -> bool:
-        return any(root.glob(f"*{SUFFIX}"))
-
-    @staticmethod
     def splits(root: Path) -> tuple[str, ...]:
         return tuple(sorted(path.name.removesuffix(SUFFIX) for path in root.glob(f"*{SUFFIX}")))
 
@@ -57,9 +56,6 @@ class ModelNetDataset(ListedDataset):
         if content is None:
             raise UnreadableExample(f"view {self.names[i]} is missing from {self.path}; skip unreadable examples.")
         return bytes(content)
-
-    def describe(self) -> dict[str, Any]:
-        return {"rotation": "quaternion wxyz", "camera": "as stored"}
 
 
 @cache
@@ -79,13 +75,7 @@ class _Arrays(pickle.Unpickler):
     """Unpickles NumPy arrays and plain values only: a data file has no business running code."""
 
     def find_class(self, module: str, name: str) -> Any:
-        array = module.split(".")[0] == "numpy" and name in (
-            "_reconstruct",
-            "ndarray",
-            "dtype",
-            "scalar",
-            "_frombuffer",
-        )
+        array = module.split(".")[0] == "numpy" and name in ARRAYS
         if array or (module, name) == ("_codecs", "encode"):  # how Python 2's bytes are written
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} is no array")

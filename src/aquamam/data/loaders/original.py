@@ -1,7 +1,6 @@
 """The layout of the original AQuaMaM code: a CSV of Euler angles for each split, and PNG images."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,8 +14,10 @@ class OriginalDataset(ListedDataset):
     """`metadata_SPLIT.csv` with img_f, yaw, pitch, roll (SciPy's "YXZ", radians) and `images/SPLIT/*.png`."""
 
     kind = "original"
+    marks = ("metadata_*.csv", "images")
 
     def __init__(self, root: Path | str, split: str = "train", *, size: int | None = None):
+        self.about = {"rotation": "euler YXZ, radians", "camera": "opengl"}
         super().__init__(root, split, size)
         path = self.root / f"metadata_{split}.csv"
         table = read_table(path)
@@ -29,12 +30,5 @@ class OriginalDataset(ListedDataset):
         self.quaternions = euler_to_quat(angles, "YXZ").numpy()[:, None]
 
     @staticmethod
-    def recognises(root: Path) -> bool:
-        return any(root.glob("metadata_*.csv")) and (root / "images").is_dir()
-
-    @staticmethod
     def splits(root: Path) -> tuple[str, ...]:
         return tuple(sorted(path.stem.removeprefix("metadata_") for path in root.glob("metadata_*.csv")))
-
-    def describe(self) -> dict[str, Any]:
-        return {"rotation": "euler YXZ, radians", "camera": "opengl"}

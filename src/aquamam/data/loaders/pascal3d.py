@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from aquamam.data.loaders.listed import ListedDataset, choose
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import euler_to_quat
 
+VIEWPOINT = ("azimuth", "elevation", "theta", "distance")
 VOC = Path("PASCAL/VOCdevkit/VOC2012/ImageSets/Main")
 
 
@@ -33,6 +34,7 @@ class PascalDataset(ListedDataset):
     """
 
     kind = "pascal3d"
+    marks = ("Annotations", "Images")
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class PascalDataset(ListedDataset):
         there = sorted({p.name.rpartition("_")[0] for p in (self.root / "Annotations").iterdir() if p.is_dir()})
         choose("classes", classes or (), there, root)
         self.classes, self.margin = tuple(classes or there), margin
+        self.about = {"rotation": "azimuth, elevation, theta", "camera": "opengl", "crop_margin": margin}
         views = [view for label in self.classes for view in self._views(label)]
         self.names = [str(view.image.relative_to(self.root)) for view in views]
         self.labels = [view.label for view in views]
@@ -54,10 +57,6 @@ class PascalDataset(ListedDataset):
         azimuth, elevation, theta = np.array([view.angles for view in views], np.float64).reshape(-1, 3).T
         angles = torch.from_numpy(np.stack([theta, elevation - 90, -azimuth], -1))
         self.quaternions = euler_to_quat(angles, "ZXZ", degrees=True).numpy()[:, None]
-
-    @staticmethod
-    def recognises(root: Path) -> bool:
-        return (root / "Annotations").is_dir() and (root / "Images").is_dir()
 
     @staticmethod
     def splits(root: Path) -> tuple[str, ...]:
@@ -76,9 +75,6 @@ class PascalDataset(ListedDataset):
                 if self.split == "all" or path.stem in listed:
                     yield from read_views(path, label, self.root / "Images" / f"{label}_{source}")
 
-    def describe(self) -> dict[str, Any]:
-        return {"rotation": "azimuth, elevation, theta", "camera": "opengl", "crop_margin": self.margin}
-
 
 def read_views(path: Path, label: str, images: Path) -> Iterator[View]:
     """The usable objects of one annotation file."""
@@ -93,15 +89,9 @@ def read_views(path: Path, label: str, images: Path) -> Iterator[View]:
         if getattr(thing, "class", None) != label or any(flags):
             continue
         viewpoint, box = getattr(thing, "viewpoint", None), np.asarray(thing.bbox, np.float64).ravel()
-        azimuth, elevation, theta, distance = (
-            _number(viewpoint, name) for name in ("azimuth", "elevation", "theta", "distance")
-        )
-        if box.shape == (4,) and distance and azimuth is not None and elevation is not None and theta is not None:
+        numbers = [np.asarray(getattr(viewpoint, name, ()), np.float64).ravel() for name in VIEWPOINT]
+        usable = all(one.size == 1 and np.isfinite(one[0]) for one in numbers)  # absent and empty ones are not
+        if box.shape == (4,) and usable and numbers[3][0]:
             left, top, right, bottom = (box - [1, 1, 0, 0]).tolist()  # MATLAB counts from 1 and includes the last
+            azimuth, elevation, theta, _ = np.concatenate(numbers).tolist()
             yield View(images / str(file), label, (left, top, right, bottom), (azimuth, elevation, theta))
-
-
-def _number(viewpoint: Any, name: str) -> float | None:
-    """A finite number of a viewpoint; absent and empty ones are None."""
-    value = np.asarray(getattr(viewpoint, name, ())).ravel()
-    return float(value[0]) if value.size == 1 and np.isfinite(float(value[0])) else None

@@ -3,7 +3,6 @@
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +24,18 @@ class SymsolDataset(ListedDataset):
     """
 
     kind = "symsol"
+    marks = ("*/rotations.npz",)
 
     def __init__(
         self, root: Path | str, split: str = "train", *, size: int | None = None, shapes: Sequence[str] | None = None
     ):
         super().__init__(root, split, size)
         path = self.root / split / "rotations.npz"
-        there = archive_names(path)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                there = {name.removesuffix(".npy") for name in archive.namelist()}
+        except (zipfile.BadZipFile, OSError) as error:
+            raise InputError(f"{path} must be an .npz file, got: {error}; download it again.") from error
         choose("shapes", shapes or (), sorted(there), path)
         self.classes = tuple(shapes or (*(s for s in SHAPES if s in there), *sorted(there - {*SHAPES})))
         self._matrices = {shape: archive_array(path, shape) for shape in self.classes}
@@ -41,11 +45,11 @@ class SymsolDataset(ListedDataset):
         self._places = [(shape, k) for shape, R in self._matrices.items() for k in range(len(R))]
         self.names = [f"{split}/images/{shape}_{k:05d}.png" for shape, k in self._places]
         self.labels = [shape for shape, _ in self._places]
+        self.about = {
+            "equivalents": {shape: int(R.shape[1]) for shape, R in self._matrices.items()},
+            "camera": "as stored",
+        }
         self._symmetries: dict[str, SymmetryGroup] = {}
-
-    @staticmethod
-    def recognises(root: Path) -> bool:
-        return any(root.glob("*/rotations.npz"))
 
     @staticmethod
     def splits(root: Path) -> tuple[str, ...]:
@@ -61,9 +65,6 @@ class SymsolDataset(ListedDataset):
             self._symmetries[label] = group_of(torch.from_numpy(self.rotations(self.labels.index(label))))
         return self._symmetries[label]
 
-    def describe(self) -> dict[str, Any]:
-        return {"equivalents": {shape: int(R.shape[1]) for shape, R in self._matrices.items()}, "camera": "as stored"}
-
 
 def group_of(equivalents: Float64[torch.Tensor, "equivalents 4"]) -> SymmetryGroup:
     """The group of an object from all rotations R g (xyzw) that look the same: g = R^-1 (R g)."""
@@ -74,15 +75,6 @@ def group_of(equivalents: Float64[torch.Tensor, "equivalents 4"]) -> SymmetryGro
     axis = least[:3] / least[:3].norm()
     flip = bool((rotate(elements, axis) @ axis < 0).any())
     return SymmetryGroup.revolution(axis, flip=flip)
-
-
-def archive_names(path: Path) -> set[str]:
-    """Names of the arrays of an .npz file."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {name.removesuffix(".npy") for name in archive.namelist()}
-    except (zipfile.BadZipFile, OSError) as error:
-        raise InputError(f"{path} must be an .npz file, got: {error}; download it again.") from error
 
 
 def archive_array(path: Path, name: str) -> np.ndarray:

@@ -37,22 +37,22 @@ def numbers(
     """These columns as finite numbers; a single column may hold `count` numbers with spaces between."""
     rows = []
     for line, texts in enumerate(zip(*(table[name] for name in columns)), start=2):
-        named = list(zip(columns, texts))
+        names = columns
         if len(columns) == 1 and count is not None:
-            pieces = texts[0].replace(",", " ").replace(";", " ").strip("[]() ").split()
+            names, pieces = [*columns] * count, texts[0].replace(",", " ").replace(";", " ").strip("[]() ").split()
             if len(pieces) != count:
                 where = f"line {line} of {path} must have {count} numbers in column {columns[0]!r}"
                 raise InputError(f"{where}, got {len(pieces)}: {texts[0]!r}.")
-            named = [(columns[0], piece) for piece in pieces]
-        rows.append([_number(text, line, name, path) for name, text in named])
+            texts = tuple(pieces)
+        for name, text in zip(names, texts):
+            if not is_number(text):
+                raise InputError(f"line {line} of {path} must have a finite number in column {name!r}, got {text!r}.")
+        rows.append([float(text) for text in texts])
     return np.array(rows, np.float64)
 
 
-def _number(text: str, line: int, column: str, path: Path) -> float:
+def is_number(text: str) -> bool:
     try:
-        value = float(text)
+        return math.isfinite(float(text))
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"line {line} of {path} must have a finite number in column {column!r}, got {text!r}.")
-    return value
+        return False
