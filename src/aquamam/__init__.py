@@ -16,6 +16,7 @@ if "torch" not in sys.modules:
 # nothing.
 _HOMES: dict[str, str] = {
     "AQuaMaM": "network.model",
+    "Camera": "geometry.camera",
     "InputError": "errors",
     "ModelConfig": "network.model",
     "Tracker": "posterior.tracking",
@@ -23,6 +24,7 @@ _HOMES: dict[str, str] = {
     "fuse": "posterior.fusion",
     "import_original": "checkpoints.original",
     "load": "export.engine",
+    "poses": "network.poses",
     "save_model": "checkpoints.checkpoint",
     "within": "posterior.maps",
 }

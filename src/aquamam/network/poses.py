@@ -1,11 +1,25 @@
 """Poses of the part that a model knows, from a box in a picture and its camera."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from PIL import Image
 
 from aquamam.errors import InputError
+from aquamam.geometry.camera import Camera, cut
+from aquamam.geometry.rotations import inverse, multiply, opencv_to_opengl
+from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.network.images import to_rgb
+from aquamam.network.model import RotationModel
+from aquamam.posterior.answers import answers
+from aquamam.posterior.frames import Rotated, check_frame
+from aquamam.posterior.poses import PoseDistribution
+
+One = TypeVar("One")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +49,100 @@ def part_of(model: Any) -> Part | None:
         return Part(radius=radius, centre=(x, y, z), unit=str(told.get("unit") or ""))
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise InputError(f"the model's description of its part is damaged ({error}); fit the part again.") from error
+
+
+def poses(
+    model: RotationModel,
+    image: Image.Image | Sequence[Image.Image],
+    box: Sequence[Any],
+    camera: Camera | Sequence[Camera],
+    *,
+    part: Part | None = None,
+) -> PoseDistribution:
+    """The distribution over poses of the model's part in each box (left, top, width, height in pixels).
+
+    One image, box or camera serves for all others. Translations are in the unit of the part's mesh, from the camera to
+    the mesh's origin; part: its size, where the model does not tell it or it was scaled.
+    """
+    part = part or part_of(model)
+    if not getattr(model.config, "pose", False):
+        raise InputError("this model tells rotations only; fit the part with this version to have poses.")
+    if part is None:
+        raise InputError("a pose needs the part's size, which this model does not tell; give part=Part(radius=...).")
+    boxes = list(box) if len(box) and np.ndim(box[0]) == 1 else [box]
+    images = [image] if isinstance(image, Image.Image) else list(image)
+    cameras = [camera] if isinstance(camera, Camera) else list(camera)
+    count, size = max(len(boxes), len(images), len(cameras)), model.config.image_size
+    each = zip(*(repeated(values, count) for values in (images, boxes, cameras)))
+    cuts = [cut(to_rgb(one), about, size, seen) for one, about, seen in each]
+    with torch.no_grad():
+        rotation = model([picture for picture, _ in cuts])
+    return PoseDistribution(rotation, [crop for _, crop in cuts], radius=part.radius, centre=part.centre)
+
+
+def repeated(values: Sequence[One], count: int) -> list[One]:
+    """As many as there are; one serves for all."""
+    if len(values) not in (1, count):
+        raise InputError(f"images, boxes and cameras are as many, or one for all, got {len(values)} for {count}.")
+    return list(values) * (count if len(values) == 1 else 1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sighting:
+    """What a model says of a box in a picture, in the frame of the whole picture's camera."""
+
+    crop: Image.Image
+    rotation: Rotated
+    poses: PoseDistribution | None  # where the camera and the part's size are known, by a model that tells poses
+    part: Part | None
+    frame: str
+
+    def translation(self, q: Sequence[float]) -> tuple[float, float, float] | None:
+        """The likeliest one of a rotation (xyzw) in this frame."""
+        if self.poses is None:
+            return None
+        shown = multiply(inverse(self.rotation.by), torch.tensor([q], dtype=torch.float64))
+        x, y, z = self.poses.at(shown).translation[0].tolist()
+        return (x, y, z) if self.frame == "opengl" else (x, -y, -z)
+
+    def to_dict(
+        self,
+        samples: int = 1000,
+        *,
+        strategy: str = "greedy",
+        symmetry: SymmetryGroup | None = None,
+        matrix: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Any]:
+        """The answer as plain values for JSON: the rotation's, and the translation and hypotheses of poses."""
+        told: dict[str, Any] = {"frame": self.frame}
+        (answer,) = answers(self.rotation, samples, strategy=strategy, symmetry=symmetry, generator=generator)
+        told |= answer.to_dict(matrix=matrix)
+        if self.poses is not None and self.part is not None:
+            told |= {"translation": self.translation(answer.quaternion), "unit": self.part.unit or "that of the mesh"}
+            if samples:
+                (found,) = self.poses.hypotheses(samples, generator=generator)
+                told["hypotheses"] = [one.to_frame(self.frame).to_dict() for one in found]
+        return told
+
+
+def look(
+    model: RotationModel,
+    image: Image.Image,
+    box: Sequence[float | int],
+    camera: Camera | None = None,
+    frame: str = "opengl",
+) -> Sighting:
+    """What any model says of a box: its posterior, rotated by the ray to the part, or to the box's middle where no pose
+    is told; without a camera it is as if it had looked at the box."""
+    part = part_of(model)
+    picture, crop = cut(to_rgb(image), box, model.config.image_size, camera)
+    with torch.no_grad():
+        rotation = model([picture])
+    found, ray = None, crop.turn[None]
+    if camera is not None and part is not None and getattr(model.config, "pose", False):
+        found = PoseDistribution(rotation, [crop], radius=part.radius, centre=part.centre)
+        ray = multiply(found.mode.rotation, inverse(rotation.mode.cpu().double()))
+    if check_frame(frame) == "opencv":
+        ray = opencv_to_opengl(ray)
+    return Sighting(crop=picture, rotation=Rotated(rotation, ray), poses=found, part=part, frame=frame)

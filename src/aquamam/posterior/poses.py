@@ -25,6 +25,7 @@ from aquamam.geometry.rotations import as_unit_quat, canonical, inverse, multipl
 from aquamam.posterior import windows
 from aquamam.posterior.decoding import inverse_cdf
 from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.hypotheses import Hypothesis, find_hypotheses
 from aquamam.posterior.regions import density_pit
 from aquamam.posterior.sentences import QuaternionSentences
 
@@ -47,7 +48,7 @@ class CropFrames:
 
     def to_pose(self, q: Float[Tensor, "*sample batch 4"], window: Float[Tensor, "*sample batch 3"]) -> Pose:
         """The pose of a crop's rotation and window."""
-        q, window = q.double(), window.double()
+        q, window = q.cpu().double(), window.cpu().double()
         z = self.radius / (self.share * NOMINAL * window[..., 2].exp())
         flat = torch.stack([window[..., 0] * self.share, -window[..., 1] * self.share, -torch.ones_like(z)], -1)
         there = z[..., None] * flat
@@ -56,7 +57,7 @@ class CropFrames:
 
     def to_window(self, pose: Pose) -> tuple[Float[Tensor, "*sample batch 4"], Float[Tensor, "*sample batch 3"]]:
         """The inverse of `to_pose`; parts behind the crop's camera have windows that are not finite."""
-        rotation, translation = pose.rotation.double(), pose.translation.double()
+        rotation, translation = pose.rotation.cpu().double(), pose.translation.cpu().double()
         there = rotate(inverse(self.turn), translation + rotate(rotation, self.centre))
         q = multiply(inverse(ray_rotation(there)), multiply(inverse(self.turn), rotation))
         z = torch.where(there[..., 2] < 0, -there[..., 2], torch.nan)
@@ -97,8 +98,10 @@ class PoseDistribution(CropFrames):
         window = torch.where(inside[..., None], window, torch.zeros_like(window))
         shape = q.shape[:-1]
         q, window = q.reshape(-1, shape[-1], 4), window.reshape(-1, shape[-1], 3)
+        there = self.sentences.first_log_probs().device
         with torch.no_grad():
-            log_p = self.rotation.log_prob(q).double() + self._window_log_prob(q, window)
+            log_p = self.rotation.log_prob(q.to(there)) + self._window_log_prob(q.to(there), window.to(there))
+        log_p = log_p.cpu().double()
         z = self.radius / (self.share * NOMINAL * window[..., 2].exp())
         log_p = log_p - (2 * self.share.log() + 3 * z.log())
         return torch.where(inside, log_p.reshape(shape), -torch.inf)
@@ -120,17 +123,26 @@ class PoseDistribution(CropFrames):
         with torch.no_grad():
             q = self.rotation.sample((count,), generator=generator)
             place = self._decode(q, lambda p: _draw(p, generator))
-        u = torch.rand(place.shape, generator=generator, dtype=torch.float64)
+        u = torch.rand(place.shape, generator=generator, dtype=torch.float64, device=place.device)
         return self.to_pose(q, windows.value(place.double() + u, self.sentences.cells.bins))
 
     @property
     def mode(self) -> Pose:
         """The greedy prediction: the rotation's, then the likeliest window token by token."""
+        return self.at(self.rotation.mode)
+
+    def at(self, q: Float[Tensor, "batch 4"]) -> Pose:
+        """The poses of rotations that the crops show (xyzw), with the likeliest window token by token."""
         with torch.no_grad():
-            q = self.rotation.mode[None]
-            place = self._decode(q, lambda p: p.argmax(-1))
-        pose = self.to_pose(q, windows.value(place.double() + 0.5, self.sentences.cells.bins))
-        return Pose(pose.rotation[0], pose.translation[0])
+            place = self._decode(q[None].to(self.sentences.first_log_probs().device), lambda p: p.argmax(-1))[0]
+        return self.to_pose(q, windows.value(place.double() + 0.5, self.sentences.cells.bins))
+
+    def hypotheses(self, samples: int = 1000, *, generator: torch.Generator | None = None) -> list[list[Hypothesis]]:
+        """For each picture the modes of its rotations, each a pose with its share and its covariance, best first."""
+        drawn = self.sample(samples, generator=generator)
+        return [
+            find_hypotheses(q, t, self.centre) for q, t in zip(drawn.rotation.unbind(1), drawn.translation.unbind(1))
+        ]
 
     def _decode(self, q: Float[Tensor, "rotations batch 4"], choose: Callable[[Tensor], Tensor]) -> Tensor:
         """Bins of the window, one token after the other, given rotations."""
