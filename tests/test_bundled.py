@@ -127,7 +127,7 @@ def test_a_lone_face_leaves_its_rotations_in_equal_shares_and_hardly_any_else(fa
     image, truth = view("die", FACES[face])
     known = Lookalikes.of(solid("die").mesh, shape=solid("die").shape)
     assert known is not None
-    (all_,) = known.equivalents(truth.numpy()[None], RenderSettings())
+    (all_,) = known.equivalents(truth.numpy()[None], RenderSettings().distance)
     assert len(all_) == (2 if "six" in face else 4)
     q = model(image).sample((1000,), generator=generator)[:, 0].double()
     near = torch.rad2deg(2 * (q[:, None] * torch.from_numpy(all_)).sum(-1).abs().clamp(max=1).acos()) < 5

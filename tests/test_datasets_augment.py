@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.ndimage import binary_erosion
-from scipy.spatial.transform import Rotation
-from scipy.stats import kstest
 
 from aquamam.data.augment import AUGMENTATIONS, AugmentSettings, augment, augmentation, turn
 from aquamam.data.base import Batch
 from aquamam.data.pixels import AMOUNTS, augment_pixels
-from aquamam.data.renders import RenderedDataset, Variation, VariedDataset
+from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import geodesic_angle, multiply, random_quat, rotvec_to_quat
 from aquamam.rendering.render import RenderSettings, render
@@ -221,23 +219,3 @@ def test_settings_survive_json_and_bad_ones_are_one_sentence():
     ):
         with pytest.raises(InputError, match=sentence):
             make()
-
-
-def test_a_focus_on_axes_keeps_rotations_of_one_picture_equally_probable():
-    """Views along an axis come more often; turned about that axis, or about the line of sight, they are as probable as before."""
-    mesh, settings = solid("die").mesh, RenderSettings(size=16)
-    data = VariedDataset(mesh, settings, Variation(focus=0.5), seed=3)
-    n = 20_000
-    rotations = Rotation.from_quat(
-        np.concatenate([data.batch(range(0, 1)).rotations[0].numpy(), data._drawn(np.arange(1, n))])
-    )
-    facing = rotations.inv().apply([0, 0, 1])
-    near = np.abs(facing).max(1) > np.cos(np.radians(14))
-    uniform = 6 * (1 - np.cos(np.radians(14))) / 2
-    assert abs(near.mean() - (0.5 + 0.5 * uniform)) < 5 * 0.5 / n**0.5
-    counts = np.bincount(np.argmax(np.abs(facing[near]), 1) * 2 + (facing[near].sum(1) > 0), minlength=6)
-    assert np.all(np.abs(counts - near.sum() / 6) < 5 * (near.sum() / 6) ** 0.5)
-    top = facing[:, 2] > np.cos(np.radians(14))  # where z faces the camera, the turn about it is even
-    turn = rotations[top].as_euler("ZYX")[:, 0]
-    assert kstest((turn + np.pi) / (2 * np.pi), "uniform").pvalue > 1e-3
-    assert np.array_equal(data.rotations(7), data.batch([7]).rotations[0].numpy())

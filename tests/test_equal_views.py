@@ -52,7 +52,7 @@ def test_classes_are_those_of_the_labels(die):
     q = views(300, seed=1)
     known = Lookalikes.of(solid("die").mesh, shape=solid("die").shape)
     assert known is not None
-    assert (die.members(q).sum(-1).numpy() == [len(c) for c in known.equivalents(q.numpy(), SETTINGS)]).all()
+    assert (die.members(q).sum(-1).numpy() == [len(c) for c in known.equivalents(q.numpy(), SETTINGS.distance)]).all()
 
 
 def test_no_probability_is_lost_and_shares_are_equal(die):

@@ -9,7 +9,6 @@ from aquamam.cli.train import open_data
 from aquamam.data import RenderedDataset
 from aquamam.data.labels import draw_labels
 from aquamam.data.random import haar
-from aquamam.data.renders import ROBUST
 from aquamam.evaluation.metrics import rotation_error
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, render
@@ -35,7 +34,7 @@ def far_pixels(mesh: Mesh, q: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", ["die", "tetX", "cylO"])
 def test_listed_rotations_give_the_same_picture(name):
     q = haar(3, "views", np.arange(300))
-    lists = of(name).equivalents(q, SETTINGS)
+    lists = of(name).equivalents(q, SETTINGS.distance)
     many = [one for one in lists if len(one) > solid(name).symmetry.order]
     assert many
     for one in many[:12]:
@@ -46,7 +45,7 @@ def test_single_faces_of_the_die():
     for face, count in {1: 4, 2: 2, 3: 2, 4: 4, 5: 4, 6: 2}.items():
         normal, right, up = (np.array(v, float) for v in DIE_FACES[face])
         facing = Rotation.from_matrix(np.stack([right, up, normal]))
-        (found,) = of("die").equivalents(facing.as_quat()[None], SETTINGS)
+        (found,) = of("die").equivalents(facing.as_quat()[None], SETTINGS.distance)
         assert len(found) == count
         turned = (Rotation.from_quat(found[0]).inv() * Rotation.from_quat(found)).as_rotvec()
         assert np.allclose(np.abs(np.cross(turned, normal)), 0, atol=1e-6)
@@ -59,7 +58,7 @@ def test_all_turns_that_look_the_same_are_listed():
     q = np.concatenate(
         [haar(4, "views", np.arange(15)), along.as_quat(), (Rotation.from_rotvec([0.05, 0.02, 0.3]) * along).as_quat()]
     )
-    for i, (one, same) in enumerate(zip(q, die.same(q, SETTINGS))):
+    for i, (one, same) in enumerate(zip(q, die.same(q, SETTINGS.distance))):
         other = (Rotation.from_quat(one) * Rotation.from_quat(die.elements)).as_quat()
         seen = far_pixels(solid("die").mesh, other) <= 1
         assert (same <= seen).all()
@@ -72,7 +71,9 @@ def test_shape_is_found_where_it_is_not_known():
     known, found = of("tetX"), Lookalikes.of(solid("tetX").mesh)
     q = haar(5, "views", np.arange(100))
     assert found is not None
-    assert [len(a) for a in known.equivalents(q, SETTINGS)] == [len(a) for a in found.equivalents(q, SETTINGS)]
+    assert [len(a) for a in known.equivalents(q, SETTINGS.distance)] == [
+        len(a) for a in found.equivalents(q, SETTINGS.distance)
+    ]
     assert Lookalikes.of(solid("icosa").mesh) is None  # no paint
     assert Lookalikes.of(solid("sphereX").mesh, shape=solid("sphereX").shape) is None  # too many to try
 
@@ -108,10 +109,10 @@ def test_groups_hold_beside_lists():
     assert group.distance(q[:, ::2], batch.rotations[::2, 0]).max() < 1e-6
 
 
-@pytest.mark.parametrize("vary", [None, ROBUST])
-def test_training_on_several_labels_asks_for_them(vary):
-    train, valid = open_data("render:die", 48, TrainConfig(labels_per_image=4), vary)
+@pytest.mark.parametrize("photo", [False, True])
+def test_training_on_several_labels_asks_for_them(photo):
+    train, valid = open_data("render:die", 48, TrainConfig(labels_per_image=4), photo=photo)
     assert train.describe()["lookalikes"]
     assert not valid.lookalikes
-    train, _ = open_data("render:die", 48, TrainConfig(), vary)
+    train, _ = open_data("render:die", 48, TrainConfig(), photo=photo)
     assert "lookalikes" not in train.describe()

@@ -113,7 +113,7 @@ def test_it_learns_a_known_distribution(tmp_path):
     model = ModelConfig(
         bins=20, dim=32, heads=4, layers=2, hidden=64, embedding="stem", image_size=8, stem=(8, 8), stem_blocks=(0, 0)
     )
-    trainer = tiny_trainer(tmp_path, 350, model, batch_size=256, validate_every=350, lr=4e-3, averaging=0.98)
+    trainer = tiny_trainer(tmp_path, 350, model, batch_size=256, validate_every=350, lr=4e-3, averaging=0.1)
     valid = KnownMixture(split="valid", length=2000)
     trainer.fit()
     batch = valid.batch(range(2000))

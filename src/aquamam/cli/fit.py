@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("part", metavar="OBJECT", help=MESH)
     add(parser, "--time-budget", default="60m", help="for all of it: 30m, 2h, ...")
     option("--out", type=Path, metavar="DIR", help="the part's folder (default: the file's name)")
-    option("--plain", action="store_true", help="clean renders: no random lights, backgrounds, blur or occluders")
+    option("--plain", action="store_true", help="plain renders: no random lights, backgrounds, blur or occluders")
+    add(parser, "--backgrounds")
     add(parser, "--size")
     add(parser, "--steps", help="train for so many steps instead of by the clock")
     option("--held-out", type=int, metavar="N", help="images to calibrate on, and to judge on (default: up to 2000)")
@@ -85,9 +86,10 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
     sizes = settings_for(args.time_budget)
     held_out = sizes["held_out"] if args.held_out is None else args.held_out
     return FitConfig(
-        model=with_settings(replace(model, image_size=args.size), values),
+        model=with_settings(replace(model, image_size=args.size, pose=not args.plain), values),
         train=with_settings(replace(train, **ours), values),
         plain=args.plain,
+        backgrounds=args.backgrounds,
         held_out=held_out,
         groups=min(max(held_out // 300, 1), 6),
         views=sizes["views"] if args.views is None else args.views,

@@ -63,6 +63,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "images": {"metavar": "IMAGE", "nargs": "+", "help": "image files, or folders of them"},
     "--model": {"metavar": "MODEL", "default": "die", "help": "a bundled model's name, a checkpoint or a run's folder"},
     "--data": {"metavar": "DIR", "help": "a data set's folder, or render:NAME for renders of a solid or a mesh file"},
+    "--backgrounds": {"type": Path, "metavar": "DIR", "help": "a folder of your own pictures to put behind the part"},
     "--device": {"help": "cpu, cuda, cuda:1, ... (default: a GPU if there is one)"},
     "--engine": {"choices": ["torch", "onnx"], "default": "torch", "help": "what runs the network; onnx: " + ONNX},
     "--threads": {"type": whole(1), "metavar": "N", "help": "CPU cores to use (default: all)"},

@@ -10,7 +10,6 @@ _HOMES: dict[str, str] = {
     "UnreadableExample": "base",
     "StoredDataset": "disk.store",
     "RenderedDataset": "renders",
-    "VariedDataset": "renders",
     "PhotoDataset": "photos",
     "Stream": "stream",
     "one_pass": "stream",

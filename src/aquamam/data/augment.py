@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from aquamam.config import Config
@@ -29,7 +29,6 @@ class AugmentSettings(Config):
 
     called = "an augmentation"
 
-    share: float = 1.0  # of the examples; the others stay as they are
     turn_deg: float = 0.0  # in the image plane, either way; R turns along
     shift: float = 0.0  # of the image's side, either way in x and y
     scale: float = 0.0  # from 1 / (1 + scale) to 1 + scale
@@ -43,9 +42,9 @@ class AugmentSettings(Config):
     occluder_size: float = 0.25  # their largest half-axis, of the image's side
 
     def __post_init__(self) -> None:
-        for field, most in zip(fields(AugmentSettings), (1, 180, 0.5, 1, 1, 4, 4, 0.05, 1, 1, 16, 0.5), strict=True):
-            value = getattr(self, field.name)
-            if not 0 <= value <= most:  # nor NaN
+        for field, most in zip(fields(AugmentSettings), (180, 0.5, 1, 1, 4, 4, 0.05, 1, 1, 16, 0.5), strict=True):
+            if not 0 <= getattr(self, field.name) <= most:  # nor NaN
+                value = getattr(self, field.name)
                 raise InputError(f"{field.name} of the augmentation must lie in 0 ... {most:g}, got {value}.")
 
 
@@ -86,11 +85,9 @@ def augment(
     """
     if settings == AUGMENTATIONS["none"] or len(batch) == 0:
         return batch
-    some = chosen(settings, seed=seed, positions=positions)
-    rows = slice(None) if some.all() else np.flatnonzero(some)
-    u = 2 * uniforms(seed, "augment", positions[rows], 16) - 1
+    u = 2 * uniforms(seed, "augment", positions, 16) - 1
     amounts = np.zeros(len(u), AMOUNTS)
-    amounts["key"] = words(seed, "augment pixels", positions[rows], 1)[:, 0]
+    amounts["key"] = words(seed, "augment pixels", positions, 1)[:, 0]
     amounts["turn"] = math.radians(settings.turn_deg) * u[:, 0]
     amounts["scale"] = (1 + settings.scale) ** u[:, 1]
     amounts["shift"] = settings.shift * u[:, 2:4]
@@ -101,18 +98,11 @@ def augment(
     amounts["noise"] = settings.noise * np.abs(u[:, 10])
     amounts["replaced"] = (u[:, 11] + 1) / 2 < settings.background
     amounts["occluders"] = np.floor((u[:, 12] + 1) / 2 * (settings.occluders + 1))
-    images, rotations = batch.images.clone(), batch.rotations.clone()
-    images[rows] = torch.from_numpy(
-        augment_pixels(batch.images[rows].numpy(), amounts, occluder_size=settings.occluder_size, background=background)
-    )
+    size = settings.occluder_size
+    pixels = augment_pixels(batch.images.numpy(), amounts, occluder_size=size, background=background)
     angles = torch.from_numpy(amounts["turn"].copy())
-    rotations[rows] = turn(batch.rotations[rows].double(), angles).to(rotations.dtype)
-    return replace(batch, images=images, rotations=rotations)
-
-
-def chosen(settings: AugmentSettings, *, seed: int, positions: Positions) -> Bool[np.ndarray, " batch"]:
-    """Which examples belong to the share that is changed."""
-    return uniforms(seed, "augment share", positions, 1)[:, 0] < settings.share
+    rotations = turn(batch.rotations.double(), angles).to(batch.rotations.dtype)
+    return replace(batch, images=torch.from_numpy(pixels), rotations=rotations)
 
 
 def turn(q: Float64[Tensor, "batch equivalents 4"], angles: Float64[Tensor, " batch"]) -> Float64[Tensor, "..."]:

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float64, UInt8
 from scipy.spatial.transform import Rotation
 
 from aquamam.data.base import Batch
 from aquamam.data.random import words
 from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
-from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.images import find_images, fit_to, read_image
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.photo import photograph
@@ -35,18 +34,18 @@ class PhotoDataset(RenderedDataset):
         objects: Solid | Mesh | Sequence[Solid | Mesh],
         size: int = 64,
         *,
-        symmetries: dict[str, SymmetryGroup] | None = None,
         backgrounds: Path | None = None,
-        seed: int = 0,
-        split: str = "train",
-        length: int | None = None,
+        **options: Any,
     ):
-        """symmetries: of objects that do not know their own. backgrounds: a folder of the user's own pictures."""
-        super().__init__(objects, RenderSettings(size=size), seed=seed, split=split, length=length)
-        self._symmetries |= symmetries or {}
+        """backgrounds: a folder of the user's own pictures. options: those of `RenderedDataset`."""
+        super().__init__(objects, RenderSettings(size=size), **options)
         self._drawn_meshes = [simplified(mesh) for mesh in self.spec.meshes]
         self._pictures = None if backgrounds is None else read_backgrounds(backgrounds, 2 * size)
         self._folder = backgrounds
+
+    def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
+        batch = self.batch([i])
+        return batch.rotations[0, : batch.counts[0]].numpy()
 
     def batch(self, indices: Iterable[int], *, unreadable: str = "raise") -> Batch:
         numbers = np.fromiter(map(self._position, indices), np.int64)
@@ -55,11 +54,13 @@ class PhotoDataset(RenderedDataset):
         keys = words(self.spec.seed, f"{self.split}/photograph", numbers, 1)[:, 0]
         size, which = self.image_size[0], numbers % len(self.classes)
         images, windows = np.empty((len(numbers), 3, size, size), np.uint8), np.empty((len(numbers), 3))
+        distances = np.empty(len(numbers))
         for k in np.unique(which):
             rows = np.flatnonzero(which == k)
             taken = photograph(self._drawn_meshes[k], matrices[rows], keys[rows], side=size, pictures=self._pictures)
-            images[rows], windows[rows] = taken.images, taken.windows
-        whole = self._collate(numbers.tolist(), images.transpose(0, 2, 3, 1), list(drawn[:, None]))
+            images[rows], windows[rows], distances[rows] = taken
+        listed = self._listed(numbers, drawn, distances)
+        whole = self._collate(numbers.tolist(), images.transpose(0, 2, 3, 1), listed)
         return replace(whole, windows=torch.from_numpy(windows).float())
 
     @property
@@ -67,9 +68,8 @@ class PhotoDataset(RenderedDataset):
         return None
 
     def describe(self) -> dict[str, Any]:
-        told = {name: group.to_dict() for name, group in self._symmetries.items() if group is not None}
-        about = {"photographs": True, "symmetries": told}
-        return {**super().describe(), **about} | ({"backgrounds": str(self._folder)} if self._folder else {})
+        folder = {} if self._folder is None else {"backgrounds": str(self._folder)}
+        return {**super().describe(), "photographs": True, **folder}
 
 
 def read_backgrounds(folder: Path, side: int) -> UInt8[np.ndarray, "n side side 3"]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from scipy.spatial import cKDTree
 
-from aquamam.data.renders import VariedDataset
+from aquamam.data.renders import RenderedDataset
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.evaluation.results import LEVELS, Evaluation, Figures
 from aquamam.geometry.rotations import quat_to_matrix
@@ -22,7 +22,7 @@ CURVE = "curve"  # the class of views that fit a whole curve of rotations
 
 
 def judge(
-    model: RotationModel, data: VariedDataset, views: dict[str, Any], out: Path, *, quiet: bool = True
+    model: RotationModel, data: RenderedDataset, views: dict[str, Any], out: Path, *, quiet: bool = True
 ) -> dict[str, Any]:
     """Evaluate the model, write evaluation.html and .json, and return what the page of the fit shows.
 
@@ -70,7 +70,7 @@ def class_rows(judged: Evaluation, model: RotationModel, kinds: np.ndarray) -> l
     return rows
 
 
-def listed_kinds(counts: torch.Tensor, data: VariedDataset) -> np.ndarray | None:
+def listed_kinds(counts: torch.Tensor, data: RenderedDataset) -> np.ndarray | None:
     """The class of each image by how many rotations are listed for its picture; None where the data list none."""
     if not data.lookalikes:
         return None

@@ -2,13 +2,16 @@
 checkpoint of its model."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aquamam.data.renders import VariedDataset
+from aquamam.data.photos import PhotoDataset
+from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
-from aquamam.rendering.known import part_mesh
+from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.rendering.known import known_object
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import mesh_of, open_object
@@ -18,11 +21,18 @@ from aquamam.shape.symmetries import Symmetries
 FEWEST_PIXELS = 12  # that a part must fill on average
 
 
-def fresh_renders(model: Any, *, seed: int, split: str, length: int) -> VariedDataset | None:
+def fresh_renders(model: Any, *, seed: int, split: str, length: int) -> RenderedDataset | None:
     """New renders drawn like those that the model was fitted to; None for a model that no `aquamam fit` made."""
-    data = (getattr(model, "info", None) or {}).get("data", {})
-    mesh = part_mesh(model) if "variation" in data else None
-    return None if mesh is None else VariedDataset.again(mesh, data, seed=seed, split=split, length=length)
+    data, known = (getattr(model, "info", None) or {}).get("data", {}), known_object(model)
+    if known is None or "symmetries" not in data:
+        return None
+    groups = {name: group and SymmetryGroup.from_dict(group) for name, group in data["symmetries"].items()}
+    options: dict[str, Any] = {"symmetries": groups, "seed": seed, "split": split, "length": length, "lookalikes": True}
+    mesh, settings = replace(known.mesh, name=known.name), known.settings
+    if "photographs" not in data:
+        return RenderedDataset(mesh, settings, **options)
+    folder = Path(data["backgrounds"]) if "backgrounds" in data else None
+    return PhotoDataset(mesh, settings.shape[0], backgrounds=folder if folder and folder.is_dir() else None, **options)
 
 
 def open_part(source: str, *, untextured: bool = False) -> Mesh:
@@ -55,14 +65,3 @@ def check_part(mesh: Mesh, found: Symmetries, size: int) -> None:
             f"{mesh.name} fills {filled:.1f} of the {size} x {size} pixels on average, too few to see "
             "how it is rotated; remove what lies far from it in the file, or try a larger --size."
         )
-
-
-def plain_colour(mesh: Mesh) -> tuple[int, int, int]:
-    """A background that the part can be told from: white, or the one of a few that is farthest from all its colours."""
-    seen = render(mesh, looking_from(directions(24)), RenderSettings(size=48), alpha=True).reshape(-1, 4)
-    own = seen[seen[:, 3] == 255, :3].astype(int)
-    choices = [(255, 255, 255), (0, 0, 0), (0, 255, 0), (255, 0, 255), (0, 0, 255), (255, 255, 0), (0, 255, 255)]
-    if not len(own):
-        return choices[0]
-    gaps = [int(np.abs(own - np.array(colour)).max(-1).min()) for colour in choices]
-    return choices[0] if gaps[0] > 12 else choices[int(np.argmax(gaps))]

@@ -18,19 +18,20 @@ import numpy as np
 import torch
 
 from aquamam.checkpoints.checkpoint import load, save_model
-from aquamam.data.renders import CAMERA, PLAIN, VariedDataset
+from aquamam.data.photos import PhotoDataset
+from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.evaluation.results import LEVELS
 from aquamam.files import write_json
 from aquamam.fit.judgement import CURVE, SAMPLES, judge, kind_words, rank
-from aquamam.fit.part import check_part, open_part, placed, plain_colour
+from aquamam.fit.part import check_part, open_part, placed
 from aquamam.fit.stages import Stages
 from aquamam.geometry.rotations import LOG_UNIFORM
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
 from aquamam.pages.fit import FitPage, preview
 from aquamam.rendering.known import MESH_FILE
-from aquamam.rendering.meshes import Mesh, read_mesh, write_mesh
+from aquamam.rendering.meshes import FIT_RADIUS, Mesh, read_mesh, write_mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.shape.matching import Tolerance
 from aquamam.shape.surface import directions, looking_from
@@ -58,7 +59,8 @@ class FitConfig:
 
     model: ModelConfig
     train: TrainConfig  # its labels_per_image is set by the symmetries found
-    plain: bool = False  # clean renders instead of varied ones
+    plain: bool = False  # plain renders instead of photograph-like ones
+    backgrounds: Path | None = None  # a folder of pictures to put behind the part
     held_out: int = 2000  # images for calibration, and as many for the judgement
     views: int = 96  # directions from which ambiguity is looked for
     tolerance: float = 0.01  # of symmetries, as a share of the radius
@@ -75,7 +77,8 @@ class FitConfig:
     def identity(self) -> dict[str, Any]:
         """What a folder's fit cannot change."""
         train = {k: v for k, v in self.train.to_dict().items() if k not in FREE}
-        return {"model": self.model.to_dict(), "train": train, "plain": self.plain, "tolerance": self.tolerance}
+        own = {"plain": self.plain, "backgrounds": str(self.backgrounds or ""), "tolerance": self.tolerance}
+        return {"model": self.model.to_dict(), "train": train, **own}
 
 
 class Fit:
@@ -104,7 +107,7 @@ class Fit:
         config, facts, model = self.config, self.facts, self.out / "model.safetensors"
         self._check_folder()
         self.say(f"part          {self.file_mesh.name}: {len(self.file_mesh.faces):,} triangles")
-        inputs: list[Any] = [self.file_mesh.hash, config.model.image_size, config.tolerance, config.plain]
+        inputs: list[Any] = [self.file_mesh.hash, config.model.image_size, config.tolerance]
         self.part = self.stages("part", inputs, self._find_part, [self.out / MESH_FILE])
         facts |= {"part": self.part, "settings": config.identity}
         self._tell(f"symmetries    {self.part['headline']}")
@@ -176,7 +179,7 @@ class Fit:
             "triangles": len(mesh.faces),
             "centre": centre,  # rendered = (file - centre) * scale
             "scale": scale,
-            "background": [255, 255, 255] if self.config.plain else list(plain_colour(mesh)),
+            "radius": FIT_RADIUS / scale,  # in the file's unit
             "symmetries": found.to_dict(),
             "headline": found.headline,
             "words": found.found.words,
@@ -192,23 +195,14 @@ class Fit:
     def group(self) -> SymmetryGroup:
         return SymmetryGroup.from_dict(self.part["symmetries"]["group"])
 
-    def data(self, split: str, length: int | None = None) -> VariedDataset:
+    def data(self, split: str, length: int | None = None) -> RenderedDataset:
         """Renders of a split; all splits are drawn alike, and none shares an example with another."""
-        colour = tuple(self.part["background"])
-        settings = RenderSettings(size=self.config.model.image_size, background=colour)
-        variation = PLAIN if self.config.plain else CAMERA
-        if variation is CAMERA and colour != (255, 255, 255):  # nobody photographs parts before magenta
-            variation = replace(CAMERA, background=1.0)
-        return VariedDataset(
-            self.mesh,
-            settings,
-            variation,
-            symmetry=self.group,
-            seed=self.config.train.seed,
-            split=split,
-            length=length,
-            lookalikes=True,
-        )
+        options: dict[str, Any] = {"symmetries": {self.mesh.name: self.group}, "seed": self.config.train.seed}
+        options |= {"split": split, "length": length, "lookalikes": True}
+        size = self.config.model.image_size
+        if self.config.plain:
+            return RenderedDataset(self.mesh, RenderSettings(size=size), **options)
+        return PhotoDataset(self.mesh, size, backgrounds=self.config.backgrounds, **options)
 
     def _look_around(self) -> dict[str, Any]:
         found = view_ambiguity(self.mesh, self.config.views, quiet=self.quiet)
@@ -231,7 +225,7 @@ class Fit:
     def _train(self) -> dict[str, Any]:
         config = self.config.train
         data = self.data("train")
-        if self.group.order > 1 or data.lookalikes:
+        if self.group.order > 1 or (self.config.plain and data.lookalikes):
             config = replace(config, labels_per_image=max(8, config.labels_per_image))
         budget = f"{config.time_budget:g}s" if config.time_budget else f"{config.steps}steps"
         folder = self.out / "training" / budget
@@ -280,16 +274,16 @@ class Fit:
         model = load(self.out / self.facts["training"]["folder"] / "best.safetensors")
         assert isinstance(model, AQuaMaM)
         data = self.data("temper", max(20, self.config.held_out // 2))
-        if data.view_classes is not None:
+        if self.config.plain and data.view_classes is not None:
             model.learn(view_classes=data.view_classes.to_dict())
         temper(model, data)
         save_model(model, self.tempered)
-        return {"temperatures": list(model.calibration.temperatures)}
+        return {"temperatures": list(model.calibration.temperatures), "floor": model.calibration.floor}
 
     def _calibrate(self) -> dict[str, Any]:
         model, data = self._load(self.tempered), self.data("calibration", self.config.held_out)
         found = calibrate(model, data, LEVELS, samples=SAMPLES, groups=self.config.groups, quiet=self.quiet)
-        part = {k: self.part[k] for k in ("centre", "scale", "headline")}
+        part = {k: self.part[k] for k in ("centre", "scale", "radius", "headline")}
         info = {"part": {"name": self.mesh.name, **part}, "symmetries": self.part["symmetries"]}
         save_model(model, self.out, info)
         return {key: found[key] for key in ("images", "samples", "levels", "edges")}

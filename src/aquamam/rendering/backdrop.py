@@ -14,8 +14,8 @@ FINEST = 32  # cells along a side of the finest octave of noise
 
 @compiled
 def _random_colour(state, colour):
-    """Grey more often than not; linear light."""
-    bright, chroma = log_uniform(state, 0.01, 0.9), uniform(state, 0.0, 1.0) ** 3
+    """Pale more often than not; linear light."""
+    bright, chroma = log_uniform(state, 0.02, 0.9), uniform(state, 0.0, 1.0) ** 2
     for c in range(3):
         colour[c] = bright * math.exp(chroma * uniform(state, -1.6, 1.6))
 
@@ -85,16 +85,18 @@ def _paint_stripes(state, image):
 
 
 @compiled
-def paint_shape(state, image, texture, diffuse, x, y, half_x, half_y, solid):
-    """Lay an ellipse or a rectangle over the image: filled with a texture, or `solid`, lit like a thing by the map of
-    received light.
+def paint_shape(state, image, texture, diffuse, x, y, half_x, half_y, angle, round_):
+    """Lay an ellipse or a rectangle over the image: flat, printed with random cells as labels and markers are, or lit
+    like a solid thing by the map of received light.
     """
     side = image.shape[1]
-    angle = uniform(state, 0.0, math.pi)
+    colour = np.empty(3)
+    _random_colour(state, colour)
     cos, sin = math.cos(angle), math.sin(angle)
-    round_ = uniform(state, 0.0, 1.0) < 0.5
     reach = math.sqrt(half_x * half_x + half_y * half_y)
-    gain = log_uniform(state, 0.3, 2.0)
+    kind = uniform(state, 0.0, 1.0)
+    solid, printed = kind < 0.5, kind > 0.75
+    ink, cells, word = log_uniform(state, 0.02, 0.6), log_uniform(state, 1.0, 6.0), next_word(state)
     for row in range(max(0, int(y - reach)), min(side, int(y + reach) + 1)):
         for column in range(max(0, int(x - reach)), min(side, int(x + reach) + 1)):
             dx, dy = column - x, row - y
@@ -102,20 +104,33 @@ def paint_shape(state, image, texture, diffuse, x, y, half_x, half_y, solid):
             inside = u * u + v * v if round_ else max(abs(u), abs(v))
             if inside > 1.0:
                 continue
-            red, green, blue = gain, gain, gain
+            red, green, blue = 1.0, 1.0, 1.0
             if solid:
                 nx, ny = cos * u - sin * v, -(sin * u + cos * v)
                 nz = math.sqrt(max(1.0 - nx * nx - ny * ny, 0.02))
                 red, green, blue = look_up(diffuse, nx, ny, nz)
-            image[0, row, column] = red * texture[0, row, column]
-            image[1, row, column] = green * texture[1, row, column]
-            image[2, row, column] = blue * texture[2, row, column]
+            elif printed:
+                cell = 8 * int((u + 1.0) * cells * 0.5) + int((v + 1.0) * cells * 0.5)
+                if (word >> np.uint64(cell % 64)) & np.uint64(1):
+                    red, green, blue = ink, ink, ink
+            image[0, row, column] = red * colour[0] * texture[0, row, column]
+            image[1, row, column] = green * colour[1] * texture[1, row, column]
+            image[2, row, column] = blue * colour[2] * texture[2, row, column]
+
+
+@compiled
+def paint_grain(state, image):
+    """Fill an image (3, side, side) with noise about one, which gives the shapes laid over a picture their grain."""
+    image[:] = 1.0
+    amount = log_uniform(state, 0.05, 0.5)
+    _add_noise(state, image, 3, amount, 0.3)
+    _add_noise(state, image, 13, amount, 0.3)
 
 
 @compiled
 def paint_background(state, image, texture, diffuse, pictures):
     """Fill the image with what stands behind the part; `pictures` (n, side, side, 3) are the user's own, if there are
-    any.
+    any. The texture is left as grain for the shapes that follow.
     """
     side = image.shape[1]
     if pictures.shape[0] > 0 and uniform(state, 0.0, 1.0) < 0.8:
@@ -125,11 +140,12 @@ def paint_background(state, image, texture, diffuse, pictures):
     if uniform(state, 0.0, 1.0) < 0.5:  # the edge of a table, a wall, a shelf
         paint_texture(state, texture)
         _paint_half(state, image, texture)
-    for _ in range(int(uniform(state, 0.0, 5.0)) if uniform(state, 0.0, 1.0) < 0.7 else 0):
-        paint_texture(state, texture)
+    paint_grain(state, texture)
+    for _ in range(int(log_uniform(state, 1.0, 25.0)) if uniform(state, 0.0, 1.0) < 0.75 else 0):
         x, y = uniform(state, -0.1, 1.1) * side, uniform(state, -0.1, 1.1) * side
-        half_x, half_y = log_uniform(state, 0.03, 0.4) * side, log_uniform(state, 0.03, 0.4) * side
-        paint_shape(state, image, texture, diffuse, x, y, half_x, half_y, uniform(state, 0.0, 1.0) < 0.5)
+        half_x, half_y = log_uniform(state, 0.02, 0.4) * side, log_uniform(state, 0.02, 0.4) * side
+        angle, round_ = uniform(state, 0.0, math.pi), uniform(state, 0.0, 1.0) < 0.5
+        paint_shape(state, image, texture, diffuse, x, y, half_x, half_y, angle, round_)
 
 
 @compiled

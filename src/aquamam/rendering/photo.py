@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, UInt8, UInt64
 
 from aquamam.geometry.camera import MARGIN, NOMINAL
-from aquamam.rendering.backdrop import paint_background, paint_shape, paint_texture
+from aquamam.rendering.backdrop import paint_background, paint_shape
 from aquamam.rendering.lights import (
     DIFFUSE,
     GLOSSY,
@@ -43,6 +43,7 @@ class Photographs(NamedTuple):
 
     images: UInt8[np.ndarray, "n 3 side side"]
     windows: Float64[np.ndarray, "n 3"]  # a_x, a_y, b
+    distances: Float64[np.ndarray, " n"]  # of the camera from the mesh's origin
 
 
 def photograph(
@@ -58,14 +59,16 @@ def photograph(
     for.
     """
     images, windows = np.empty((len(keys), 3, side, side), np.uint8), np.empty((len(keys), 3))
+    distances = np.empty(len(keys))
     if pictures is None:
         pictures = np.empty((0, 1, 1, 3), np.uint8)
     scene, normals = photo_scene(mesh, colour)
     radius = float(np.sqrt((mesh.vertices[np.unique(mesh.faces)] ** 2).sum(1).max()))
+    results = images, windows, distances
     _photograph_all(
-        scene, normals, radius, np.ascontiguousarray(rotations), keys, pictures, QUANTISERS, COSINES, images, windows
+        scene, normals, radius, np.ascontiguousarray(rotations), keys, pictures, QUANTISERS, COSINES, *results
     )
-    return Photographs(images, windows)
+    return Photographs(*results)
 
 
 _SCENES: WeakKeyDictionary[Mesh, Any] = WeakKeyDictionary()
@@ -109,18 +112,20 @@ def _draw_occluder(state, p, box, occluder):
     size = max(x1 - x0, y1 - y0)
     x, y = uniform(state, x0 - 0.1 * size, x1 + 0.1 * size), uniform(state, y0 - 0.1 * size, y1 + 0.1 * size)
     half_x, half_y = log_uniform(state, 0.08, 0.5) * size, log_uniform(state, 0.08, 0.5) * size
-    angle = uniform(state, 0.0, math.pi)
+    angle, round_ = uniform(state, 0.0, math.pi), uniform(state, 0.0, 1.0) < 0.4
     cos, sin = math.cos(angle), math.sin(angle)
     left, right, bottom, top, seen = np.inf, -np.inf, np.inf, -np.inf, 0
     for k in range(p.shape[0]):
         u, v = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
         du, dv = u - x, v - y
-        if max(abs(cos * du + sin * dv) / half_x, abs(cos * dv - sin * du) / half_y) > 1.0:
+        along, across = (cos * du + sin * dv) / half_x, (cos * dv - sin * du) / half_y
+        if (along * along + across * across if round_ else max(abs(along), abs(across))) > 1.0:
             seen += 1
             left, right, bottom, top = min(left, u), max(right, u), min(bottom, v), max(top, v)
     if seen < 0.5 * p.shape[0]:
         return box
     occluder[0], occluder[1], occluder[2], occluder[3], occluder[4] = x, y, half_x, half_y, angle
+    occluder[5] = 1.0 if round_ else 0.0
     return left, right, bottom, top
 
 
@@ -270,7 +275,7 @@ def _compose(image, cover, background):
 
 
 @compiled
-def _photograph_all(scene, normals, radius, rotations, keys, pictures, quantisers, cosines, out, windows):
+def _photograph_all(scene, normals, radius, rotations, keys, pictures, quantisers, cosines, out, windows, distances):
     side = out.shape[2]
     samples = side * SUPERSAMPLE
     vertices = scene[0]
@@ -281,11 +286,11 @@ def _photograph_all(scene, normals, radius, rotations, keys, pictures, quantiser
     spare, cover = np.empty((3, side, side), np.float32), np.empty((side, side), np.float32)
     diffuse, glossy = np.empty((3, DIFFUSE, DIFFUSE), np.float32), np.empty((3, GLOSSY, GLOSSY), np.float32)
     lights, key = np.empty((MOST_LIGHTS, 7)), np.empty(7)
-    paint, occluder, state = np.empty(5), np.empty(5), np.empty(1, np.uint64)
+    paint, occluder, state = np.empty(5), np.empty(6), np.empty(1, np.uint64)
     for index in range(out.shape[0]):
         R = rotations[index]
         state[0] = keys[index]
-        distance = radius * log_uniform(state, NEAREST, FARTHEST)
+        distance = distances[index] = radius * log_uniform(state, NEAREST, FARTHEST)
         box = _project(vertices, R, distance, p)
         box = _draw_occluder(state, p, box, occluder)
         middle_x, middle_y, size = _draw_window(state, box)
@@ -331,12 +336,10 @@ def _photograph_all(scene, normals, radius, rotations, keys, pictures, quantiser
         paint_background(state, background, spare, diffuse, pictures)
         bright = _compose(image, cover, background)
         if occluder[2] > 0.0:
-            paint_texture(state, spare)
-            x, y = (occluder[0] - middle_x) / size + 0.5, 0.5 - (occluder[1] - middle_y) / size
+            x, y = ((occluder[0] - middle_x) / size + 0.5) * side, (0.5 - (occluder[1] - middle_y) / size) * side
             half_x, half_y = occluder[2] / size * side, occluder[3] / size * side
-            paint_shape(
-                state, image, spare, diffuse, x * side, y * side, half_x, half_y, uniform(state, 0.0, 1.0) < 0.6
-            )
+            # rows run down, so angles run the other way
+            paint_shape(state, image, spare, diffuse, x, y, half_x, half_y, -occluder[4], occluder[5] > 0.5)
         exposure = log_uniform(state, 0.12, 0.75) / max(bright, 1e-4)
         pixels = MARGIN * log_uniform(state, SMALLEST, LARGEST)
         expose(state, image, spare, exposure, pixels, quantisers, cosines, out[index])

@@ -70,10 +70,12 @@ class Lookalikes:
             continuous=shape.axis is not None,
         )
 
-    def same(self, q: Float64[np.ndarray, "n 4"], settings: RenderSettings) -> Bool[np.ndarray, "n g"]:
-        """Which elements leave the picture of each rotation (xyzw) as it is; points that face the camera count as
-        shown."""
-        eye = Rotation.from_quat(q).inv().apply([0.0, 0.0, settings.distance])
+    def same(
+        self, q: Float64[np.ndarray, "n 4"], distance: float | Float64[np.ndarray, " n"]
+    ) -> Bool[np.ndarray, "n g"]:
+        """Which elements leave the picture of each rotation (xyzw) as it is, seen from so far away; points that face
+        the camera count as shown."""
+        eye = Rotation.from_quat(q).inv().apply([0.0, 0.0, 1.0]) * np.reshape(distance, (-1, 1))
         height = (self.points * self.normals).sum(-1)
         shown = (eye @ self.normals.T > height).astype(np.float32)
         return shown @ self.changed.T == 0
@@ -93,12 +95,14 @@ class Lookalikes:
             distance=settings.distance,
         )
 
-    def equivalents(self, q: Float64[np.ndarray, "n 4"], settings: RenderSettings) -> list[Float64[np.ndarray, "_ 4"]]:
-        """For each rotation (xyzw) all that give its picture, itself first."""
+    def equivalents(
+        self, q: Float64[np.ndarray, "n 4"], distance: float | Float64[np.ndarray, " n"]
+    ) -> list[Float64[np.ndarray, "_ 4"]]:
+        """For each rotation (xyzw) all that give its picture from so far away, itself first."""
         elements = Rotation.from_quat(self.elements)
         return [
             (Rotation.from_quat(one) * elements[which]).as_quat(canonical=True)
-            for one, which in zip(q, self.same(q, settings))
+            for one, which in zip(q, self.same(q, distance))
         ]
 
 

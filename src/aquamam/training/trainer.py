@@ -178,13 +178,10 @@ class Trainer:
 
     @torch.no_grad()
     def _average(self) -> None:
-        # early on the mean must forget quickly: the first weights are noise
-        decay = min(self.config.averaging, (1 + self.progress.step) / (10 + self.progress.step))
+        """Move the running mean of the weights; its length is a share of the steps so far, as the first are noise."""
+        length = max(1.0, self.config.averaging * self.progress.step)
         mean, now = list(self.average.state_dict().values()), list(self.model.state_dict().values())
-        if self.config.averaging:
-            torch._foreach_lerp_(mean, now, 1 - decay)
-        else:
-            torch._foreach_copy_(mean, now)
+        torch._foreach_lerp_(mean, now, 1 / length)
 
     @torch.no_grad()
     def validate(self) -> float:
