@@ -103,19 +103,6 @@ def test_an_example_is_changed_by_its_position_alone(dice):
     assert not torch.equal(other.images, alone.images)
 
 
-def test_a_share_is_changed_as_if_alone_and_the_rest_not_at_all(dice):
-    positions = np.arange(len(dice))
-    settings = AugmentSettings(brightness=0.5, turn_deg=90.0)
-    whole = augment(dice, settings, seed=0, positions=positions)
-    some = augment(dice, replace(settings, share=0.5), seed=0, positions=positions)
-    changed = [not torch.equal(a, b) for a, b in zip(some.images, dice.images, strict=True)]
-    assert 0 < sum(changed) < len(dice)
-    for k, was in enumerate(changed):
-        expected = whole if was else dice
-        assert torch.equal(some.images[k], expected.images[k])
-        assert torch.equal(some.rotations[k], expected.rotations[k])
-
-
 def rendered(name: str, count: int, **settings) -> np.ndarray:
     data = RenderedDataset(solid(name), RenderSettings(size=48, **settings))
     return render(data.spec.meshes[0], data.spec.rotations("train", np.arange(count)), data.spec.settings, alpha=True)
