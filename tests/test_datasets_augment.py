@@ -1,7 +1,6 @@
 """Augmentation changes pictures and rotations together, and each example by its own draws."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
