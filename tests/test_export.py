@@ -16,7 +16,7 @@ from aquamam.baselines.classification import Classification, ClassificationConfi
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import main
 from aquamam.errors import InputError
-from aquamam.export import engine
+from aquamam.export import onnx, runner
 from aquamam.export.onnx import Decoder, Encoder, export, largest_difference
 from aquamam.export.runner import Files, OnnxModel
 from aquamam.geometry.rotations import random_quat
@@ -228,7 +228,7 @@ def test_graphs_are_made_once_and_again_when_they_are_damaged(exported, tmp_path
         made.append(out)
         shutil.copytree(tmp_path / "good", out.parent)
 
-    monkeypatch.setattr(engine, "export", copied)
+    monkeypatch.setattr(onnx, "export", copied)
     shutil.copytree(path.parent, tmp_path / "good")
     checkpoint = path.parents[2] / "model.safetensors"
     theirs = aquamam.load(checkpoint, engine="onnx")
@@ -242,7 +242,7 @@ def test_graphs_are_made_once_and_again_when_they_are_damaged(exported, tmp_path
 
     answers = []
     Image.fromarray(np.arange(20 * 31 * 3, dtype=np.uint8).reshape(20, 31, 3)).save(tmp_path / "a.png")
-    for name in engine.ENGINES:
+    for name in runner.ENGINES:
         command = ["predict", str(tmp_path / "a.png"), "--model", str(checkpoint), "--engine", name, "--json"]
         assert main([*command, "--samples", "100"]) == 0
         answers += json.loads(capsys.readouterr().out)

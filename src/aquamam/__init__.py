@@ -23,7 +23,7 @@ _HOMES: dict[str, str] = {
     "calibrate": "training.calibrate",
     "fuse": "posterior.fusion",
     "import_original": "checkpoints.original",
-    "load": "export.engine",
+    "load": "export.runner",
     "poses": "network.poses",
     "save_model": "checkpoints.checkpoint",
     "within": "posterior.maps",

@@ -94,7 +94,7 @@ def load_model(source: str, device: str | None, engine: str = "torch") -> Any:
     """A model on a device, or on the best there is."""
     import torch
 
-    from aquamam.export.engine import load
+    from aquamam.export.runner import load
     from aquamam.training.distributed import usable
 
     gpu = torch.cuda.is_available() and engine == "torch" and not source.endswith((".onnx", ".json"))

@@ -1,2 +1,2 @@
-"""Models outside torch: `onnx` writes an AQuaMaM as ONNX graphs, `runner` puts the posterior back on top of them,
-`engine` loads a model to be run by torch or by onnxruntime."""
+"""Models outside torch: `onnx` writes an AQuaMaM as ONNX graphs; `runner` loads a model to be run by torch or by
+onnxruntime, and puts the posterior on top of such graphs."""

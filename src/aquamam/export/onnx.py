@@ -9,7 +9,7 @@ import inspect
 import logging
 import os
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +17,11 @@ from torch import Tensor, nn
 from aquamam import __version__
 from aquamam.checkpoints.checkpoint import describe
 from aquamam.errors import InputError
-from aquamam.export.runner import FORMAT, Files, OnnxModel
+from aquamam.export.runner import FORMAT, OPSET, Files, OnnxModel
 from aquamam.files import write_bytes, write_json
 from aquamam.geometry.rotations import random_quat
 from aquamam.network.layers import KeysValues
 from aquamam.network.model import AQuaMaM
-
-OPSET = 18
 
 
 class Encoder(nn.Module):
@@ -54,10 +52,8 @@ class Decoder(nn.Module):
         first = step == 0
         tokens = (model.embedded_rotations(chart, component[..., None], range(c, c + 1)) for c in (0, 1))
         x = torch.where(first, *tokens)
-        mask = torch.where(first, -torch.inf, 0.0).expand(
-            1, 1
-        )  # the slot of the earlier token, which step 0 does not see
-        mask = torch.cat([mask, torch.zeros(1, 1)], -1)
+        unseen = torch.where(first, -torch.inf, 0.0).expand(1, 1)  # the earlier token's slot, at step 0
+        mask = torch.cat([unseen, torch.zeros(1, 1)], -1)
         own = []
         for i, block in enumerate(model.blocks):
             image, past = KeysValues(*states[2 * i : 2 * i + 2]), states[2 * layers + i][:, :, None]
@@ -70,54 +66,31 @@ class Decoder(nn.Module):
         return (torch.where(first, second, third), *own)
 
 
-Shape = list[str | int]  # words are sizes that may vary
-EXAMPLE = {"batch": 2, "rotations": 3}  # any sizes but 0 and 1, which the tracer would take for constants
+EXAMPLE = {
+    "batch": 2,
+    "rotations": 3,
+}  # sizes that may vary; any but 0 and 1, which the tracer would take for constants
+Tensors = list[dict[str, Any]]  # names, types and shapes, as the description has them
 
 
-class Graph(NamedTuple):
-    """A network with named inputs (type and shape) and outputs."""
-
-    network: nn.Module
-    inputs: dict[str, tuple[str, Shape]]
-    outputs: dict[str, Shape]
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "inputs": [{"name": name, "type": kind, "shape": shape} for name, (kind, shape) in self.inputs.items()],
-            "outputs": [{"name": name, "type": "float32", "shape": shape} for name, shape in self.outputs.items()],
-        }
-
-    def example(self) -> tuple[Tensor, ...]:
-        """Inputs to trace the network with."""
-        sizes = [[EXAMPLE[n] if isinstance(n, str) else n for n in shape] for _, shape in self.inputs.values()]
-        return tuple(
-            torch.zeros(size, dtype=getattr(torch, kind)) for size, (kind, _) in zip(sizes, self.inputs.values())
-        )
+def tensors(kind: str, **shapes: list[str | int]) -> Tensors:
+    return [{"name": name, "type": kind, "shape": shape} for name, shape in shapes.items()]
 
 
-def graphs(model: AQuaMaM) -> dict[str, Graph]:
-    """Encoder and decoder of a model, ready to be written."""
+def graphs(model: AQuaMaM) -> dict[str, tuple[nn.Module, Tensors, Tensors]]:
+    """Encoder and decoder of a model, with their inputs and outputs."""
     config, cells, layers = model.config, model.cells, range(model.config.layers)
-    cached: Shape = ["batch", config.heads, config.prefix_tokens + 1, config.dim // config.heads]
-    prefix = {f"{kind}_{i}": cached for i in layers for kind in ("key", "value")}
-    each: Shape = ["batch", "rotations"]
-    own: Shape = [*each, 2 * config.dim]
-    image: Shape = ["batch", config.channels, config.image_size, config.image_size]
-    entry: dict[str, tuple[str, Shape]] = {"image": ("float32", image)}
+    cached = ["batch", config.heads, config.prefix_tokens + 1, config.dim // config.heads]
+    prefix: Any = {f"{kind}_{i}": cached for i in layers for kind in ("key", "value")}
+    each: list[Any] = ["batch", "rotations"]
+    own, past = ({f"{name}_{i}": [*each, 2 * config.dim] for i in layers} for name in ("own", "past"))
+    image = tensors("float32", image=["batch", config.channels, config.image_size, config.image_size])
     if config.embedding == "category":
-        entry = {"category": ("int64", ["batch"])}
-    steps: dict[str, tuple[str, Shape]] = {
-        "step": ("int64", []),
-        "chart": ("int64", each),
-        "component": ("float32", each),
-        **{name: ("float32", shape) for name, shape in prefix.items()},
-        **{f"past_{i}": ("float32", own) for i in layers},
-    }
-    outputs: dict[str, Shape] = {"logits": [*each, cells.bins], **{f"own_{i}": own for i in layers}}
-    return {
-        "encoder": Graph(Encoder(model), entry, {"first_logits": ["batch", cells.first_tokens], **prefix}),
-        "decoder": Graph(Decoder(model), steps, outputs),
-    }
+        image = tensors("int64", category=["batch"])
+    token = tensors("int64", step=[], chart=each) + tensors("float32", component=each, **prefix, **past)
+    first = tensors("float32", first_logits=["batch", cells.first_tokens], **prefix)
+    later = tensors("float32", logits=[*each, cells.bins], **own)
+    return {"encoder": (Encoder(model), image, first), "decoder": (Decoder(model), token, later)}
 
 
 def export(model: nn.Module, path: str | os.PathLike[str]) -> Files:
@@ -126,11 +99,11 @@ def export(model: nn.Module, path: str | os.PathLike[str]) -> Files:
         kind = getattr(model, "kind", type(model).__name__)
         raise InputError(f"ONNX graphs are made of models of kind 'aquamam', got {kind!r}; run it with torch.")
     files, told = Files.at(path), {}
-    for (name, graph), file in zip(graphs(model.eval()).items(), files):
-        blob = to_onnx(graph)
+    for (name, (network, inputs, outputs)), file in zip(graphs(model.eval()).items(), files):
+        blob = to_onnx(network, inputs, outputs)
         write_bytes(file, blob)
-        digest = hashlib.sha256(blob).hexdigest()
-        told[name] = {"file": file.name, "sha256": digest, "opset": OPSET, **graph.describe()}
+        about = {"file": file.name, "sha256": hashlib.sha256(blob).hexdigest(), "opset": OPSET}
+        told[name] = {**about, "inputs": inputs, "outputs": outputs}
     about = {"format": FORMAT, "aquamam": __version__, **describe(model), "conventions": conventions(model)}
     write_json(files.description, {**about, "graphs": told})
     return files
@@ -139,25 +112,17 @@ def export(model: nn.Module, path: str | os.PathLike[str]) -> Files:
 def conventions(model: AQuaMaM) -> dict[str, Any]:
     """What a reader of the tensors has to know besides their shapes."""
     cells, chart = model.cells, model.cells.chart
-    pixels = (
-        "RGB in [0, 1], channels first, row 0 at the top; resized with antialiasing, never stretched: the short side "
-        "is padded in the median colour of the border"
-    )
+    pixels = "RGB in [0, 1], channels first, row 0 at the top; resized with antialiasing, never stretched: the short "
+    pixels += "side is padded in the median colour of the border"
     numbers = f"category, a whole number from 0 to {model.config.categories - 1}"
     return {
         "input": numbers if model.config.embedding == "category" else pixels,
         "quaternion": "xyzw, unit, q_w >= 0",
         "rotation": "object to camera, x_cam = R x_obj; camera x right, y up, z towards the viewer",
         "log_density": "natural logarithm, with respect to a volume of pi^2 of all rotations (uniform = -2.2895)",
-        "chart": chart.name,
-        "dropped_component": list(chart.components),
-        "peak": chart.peak,
-        "half_width": chart.half_width,
-        "bins": cells.bins,
-        "bin_width": cells.width,
-        "density": cells.density,
-        "by_volume": cells.by_volume,
-        "ceiling": cells.ceiling,
+        **{"chart": chart.name, "dropped_component": list(chart.components), "peak": chart.peak},
+        **{"half_width": chart.half_width, "bins": cells.bins, "bin_width": cells.width, "density": cells.density},
+        **{"by_volume": cells.by_volume, "ceiling": cells.ceiling},
         "first_token": "chart * bins + bin of the first kept component",
         "bin_centre": "(2 bin + 1 - bins) / bins * half_width",
         "component": "what the decoder is shown: " + ("the bin's centre" if cells.density == "cells" else "the value"),
@@ -165,36 +130,34 @@ def conventions(model: AQuaMaM) -> dict[str, Any]:
     }
 
 
-def to_onnx(graph: Graph) -> bytes:
-    """The graph as the bytes of an ONNX file, for any number of images and rotations."""
+def to_onnx(network: nn.Module, inputs: Tensors, outputs: Tensors) -> bytes:
+    """The network as the bytes of an ONNX file, for any number of images and rotations."""
     try:
         import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise InputError("ONNX graphs need onnx and onnxscript; try pip install 'aquamam[export]'.") from error
     sizes = {name: torch.export.Dim(name, min=1) for name in EXAMPLE}
-    dynamic = [{i: sizes[n] for i, n in enumerate(shape) if isinstance(n, str)} for _, shape in graph.inputs.values()]
-    own = list(inspect.signature(graph.network.forward).parameters)
+    dynamic = [{i: sizes[n] for i, n in enumerate(one["shape"]) if n in sizes} for one in inputs]
+    own = list(inspect.signature(network.forward).parameters)
     shapes: dict[str, Any] = dict(zip(own, dynamic))
     if len(dynamic) > len(own):  # the decoder's last parameter takes all cached states
         shapes[own[-1]] = tuple(dynamic[len(own) - 1 :])
+    example = tuple(
+        torch.zeros([EXAMPLE.get(n, n) for n in one["shape"]], dtype=getattr(torch, one["type"])) for one in inputs
+    )
+    names: dict[str, Any] = {
+        "input_names": [one["name"] for one in inputs],
+        "output_names": [one["name"] for one in outputs],
+    }
+    options: dict[str, Any] = {"opset_version": OPSET, "dynamo": True, "external_data": False, "verbose": False}
     log = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns of a missing torchvision, whose operators are not used
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                graph.network,
-                graph.example(),
-                input_names=list(graph.inputs),
-                output_names=list(graph.outputs),
-                dynamic_shapes=shapes,
-                opset_version=OPSET,
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-            )
+            program = torch.onnx.export(network, example, dynamic_shapes=shapes, **names, **options)
     finally:
         log.setLevel(level)
     assert program is not None

@@ -1,8 +1,14 @@
-"""An exported model without its network: onnxruntime tells the logits, and the posterior is the same class as ever."""
+"""Models to run: by torch, or by onnxruntime with the graphs of an export.
 
+An exported model has no network: onnxruntime tells the logits, and the posterior is the same class as ever.
+"""
+
+import contextlib
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from aquamam import __version__
+from aquamam.checkpoints import checkpoint
 from aquamam.checkpoints.format import modernised
 from aquamam.errors import InputError
 from aquamam.network.images import ImageInput, as_categories, as_image_batch
@@ -18,7 +26,52 @@ from aquamam.network.model import ModelConfig, RotationModel
 from aquamam.posterior.calibration import Calibration
 from aquamam.posterior.sentences import QuaternionSentences
 
-FORMAT = "aquamam-onnx-1"
+FORMAT, OPSET = "aquamam-onnx-1", 18
+ENGINES = ("torch", "onnx")
+
+
+def load(
+    name_or_path: str | os.PathLike[str], *, device: str | torch.device = "cpu", engine: str = "torch"
+) -> RotationModel:
+    """A model in evaluation mode from a bundled name, a checkpoint's path, or NAME.onnx as `aquamam export` wrote it.
+
+    engine: "torch", or "onnx" for onnxruntime on the CPU. The first load of a checkpoint by onnxruntime makes its
+    graphs, which takes seconds, and keeps them in XDG_CACHE_HOME/aquamam.
+    """
+    if engine not in ENGINES:
+        raise InputError(f"engine must be {' or '.join(ENGINES)}, got {engine!r}.")
+    exported = os.fspath(name_or_path).endswith((".onnx", ".json"))
+    if engine == "torch" and not exported:
+        return checkpoint.load(name_or_path, device=device)
+    if torch.device(device).type != "cpu":
+        raise InputError(f"onnxruntime runs models on the CPU here, got device {device}; try cpu, or engine torch.")
+    return OnnxModel(name_or_path) if exported else _cached(checkpoint.resolve(name_or_path))
+
+
+def _cached(file: Path) -> "OnnxModel":
+    """The graphs of a checkpoint from the cache, or made now; a damaged copy is made again."""
+    from aquamam.export.onnx import export  # which imports this module
+
+    onnxruntime()  # told before seconds of work
+    key = hashlib.sha256(f"{FORMAT} {OPSET} {__version__}".encode() + file.read_bytes()).hexdigest()
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aquamam" / key
+    try:
+        model = OnnxModel(folder / "model.onnx")
+    except InputError:
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+                export(checkpoint.load(file), Path(work) / "graphs" / "model.onnx")
+                with contextlib.suppress(OSError):  # another process was faster
+                    os.rename(Path(work) / "graphs", folder)
+        except OSError as error:
+            reason = error.strerror or error
+            told = f"{folder.parent} cannot be written ({reason}); set XDG_CACHE_HOME to a folder."
+            raise InputError(told) from error
+        model = OnnxModel(folder / "model.onnx")
+    model.source = file
+    return model
 
 
 class Files(NamedTuple):
@@ -33,9 +86,8 @@ class Files(NamedTuple):
         """The files that NAME.onnx, NAME.json or NAME.encoder.onnx stand for."""
         path = Path(path)
         if path.suffix not in (".onnx", ".json"):
-            raise InputError(
-                f"an exported model's name ends in .onnx, got {path.name!r}; try {path.name or 'model'}.onnx."
-            )
+            hint = f"try {path.name or 'model'}.onnx"
+            raise InputError(f"an exported model's name ends in .onnx, got {path.name!r}; {hint}.")
         stem = path.name.removesuffix(path.suffix).removesuffix(".encoder").removesuffix(".decoder")
         return cls(*(path.with_name(stem + end) for end in (".encoder.onnx", ".decoder.onnx", ".json")))
 
@@ -49,7 +101,16 @@ class OnnxModel(RotationModel):
         """path: NAME.onnx as it was given to `aquamam export`. threads: 0 takes as many as torch does."""
         super().__init__()
         files = Files.at(path)
-        description = modernised(read_description(files))
+        try:
+            description = json.loads(files.description.read_text())
+        except OSError:
+            told = f"an exported model has a description, and there is none at {files.description}."
+            raise InputError(told) from None
+        except ValueError as error:
+            raise InputError(f"{files.description} is not JSON; export the model again.") from error
+        if not isinstance(description, dict) or description.get("format") != FORMAT:
+            raise InputError(f"{files.description} does not describe an exported model (format {FORMAT!r}).")
+        description = modernised(description)
         self.config = ModelConfig.from_dict(description["config"])
         # the graphs' logits are divided by the temperatures already
         self.calibration = Calibration.from_dict(description.get("calibration", {}))
@@ -65,29 +126,24 @@ class OnnxModel(RotationModel):
         return QuaternionSentences(self.encode(images), self.cells)
 
     def encode(self, images: ImageInput) -> "OnnxPrefix":
-        """Run the encoder once for these images."""
-        batch = self.prepare(images).numpy()
+        """Run the encoder once for these images: float32 in [0, 1], or int64 categories."""
+        config = self.config
+        if config.embedding == "category":
+            batch = as_categories(images, config.categories).cpu().numpy()
+        else:
+            pixels = as_image_batch(images, channels=config.channels, size=(config.image_size, config.image_size)).cpu()
+            pixels = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels.float()
+            batch = pixels.contiguous().numpy()
         fed = batch if len(batch) else np.zeros((1, *batch.shape[1:]), batch.dtype)  # onnxruntime takes no empty batch
         first, *states = (out[: len(batch)] for out in self.encoder.run(None, {self.encoder.get_inputs()[0].name: fed}))
         return OnnxPrefix(self, first, states)
-
-    def prepare(self, images: ImageInput) -> Tensor:
-        """What the encoder's graph reads: float32 (B, channels, H, W) in [0, 1], or int64 categories (B,)."""
-        config = self.config
-        if config.embedding == "category":
-            return as_categories(images, config.categories).cpu()
-        batch = as_image_batch(images, channels=config.channels, size=(config.image_size, config.image_size)).cpu()
-        return (batch.float() / 255 if batch.dtype == torch.uint8 else batch.float()).contiguous()
 
 
 class OnnxPrefix:
     """Encoded images: the conditionals of the posterior, from onnxruntime."""
 
     def __init__(self, model: OnnxModel, first: np.ndarray, states: list[np.ndarray]):
-        self.model = model
-        self.first_logits = first
-        self.states = states
-        self.batch = len(first)
+        self.model, self.first_logits, self.states, self.batch = model, first, states, len(first)
         config = model.config
         self.row_floats = 2 * (3 * config.heads * (config.prefix_tokens + 3) + 2 * config.hidden + 10 * config.dim)
 
@@ -122,22 +178,8 @@ class OnnxPrefix:
 
 
 def _images_first(x: Tensor) -> np.ndarray:
-    """The posterior has rotations first, the graphs have images first: all rotations of an image are then one
-    matrix."""
+    """The posterior has rotations first, the graphs images: all rotations of an image are then one matrix."""
     return np.ascontiguousarray(x.detach().transpose(0, 1).cpu().numpy())
-
-
-def read_description(files: Files) -> dict[str, Any]:
-    """The JSON of an exported model."""
-    if not files.description.is_file():
-        raise InputError(f"an exported model has a description, and there is none at {files.description}.")
-    try:
-        description = json.loads(files.description.read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{files.description} is not JSON; export the model again.") from error
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise InputError(f"{files.description} does not describe an exported model (format {FORMAT!r}).")
-    return description
 
 
 def onnxruntime() -> Any:

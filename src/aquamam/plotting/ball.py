@@ -32,14 +32,12 @@ def ball(
 
     image: the input; known: the object, drawn in the annotated poses (its axes are drawn otherwise).
     """
-    colours = style.get_theme(theme)
-    figure = style.new_figure(colours, 11.6, 6.4)
     numbers = dict(enumerate(cloud.annotated(6), start=0 if cloud.has_truth else 1))
-    axes = _frame(figure, colours)
-    _draw_points(axes, cloud, numbers, theme)
-    _draw_side(figure, cloud, image, title, colours)
-    _draw_poses(figure, cloud, numbers, known, colours)
-    _draw_legend(figure, cloud, colours)
+    with style.drawing(theme, 11.6, 6.4) as (figure, colours):
+        _draw_points(_frame(figure, colours), cloud, numbers, theme)
+        _draw_side(figure, cloud, image, title, colours)
+        _draw_poses(figure, cloud, numbers, known, colours)
+        _draw_legend(figure, cloud, colours)
     return figure
 
 
@@ -51,7 +49,6 @@ def _to_plot(v: np.ndarray) -> np.ndarray:
 def _frame(figure: Figure, colours: Theme) -> Any:
     """The empty ball: outline, three great circles, axes."""
     axes: Any = figure.add_axes((0.19, 0.1, 0.5, 0.9), projection="3d", computed_zorder=False)
-    axes.set_facecolor(colours.paper)
     axes.set_axis_off()
     axes.set_proj_type("ortho")  # the ball's outline is then a circle
     axes.view_init(elev=ELEVATION, azim=AZIMUTH)
@@ -91,7 +88,7 @@ def _draw_points(axes: Any, cloud: Cloud, numbers: dict[int, int], theme: str) -
     for number, i in numbers.items():
         scatter([i], "o", 70, 6, facecolors="none", edgecolors=colours.ink, lw=0.9)
         place = points[i] + [0, 0, 0.3]
-        label = axes.text(*place, str(number), color=colours.ink, fontsize=10, weight="bold", ha="center", zorder=9)
+        label = axes.text(*place, str(number), fontsize=10, weight="bold", ha="center", zorder=9)
         label.set_path_effects([withStroke(linewidth=2.5, foreground=colours.paper)])
 
 
@@ -105,24 +102,18 @@ def _draw_side(figure: Figure, cloud: Cloud, image: Image.Image | None, title: s
     head, _, rest = cloud.answer.words.partition(": ")
     lines = textwrap.wrap(rest.replace(" %", "\u00a0%"), 30)
     x, y, z, w = cloud.answer.quaternion
-    facts = [
-        "prediction, xyzw",
-        f"({x:+.4f}, {y:+.4f},",
-        f" {z:+.4f}, {w:+.4f})",
-        f"ln p = {cloud.answer.log_density:.2f}",
-    ]
+    facts = ["prediction, xyzw", f"({x:+.4f}, {y:+.4f},", f" {z:+.4f}, {w:+.4f})"]
+    facts.append(f"ln p = {cloud.answer.log_density:.2f}")
     if math.isfinite(cloud.answer.ceiling):
         facts.append(f"ceiling {cloud.answer.ceiling:.2f}")
     small: dict[str, Any] = {"fontsize": 9, "va": "top", "linespacing": 1.45}
-    figure.text(0.025, top, head.capitalize(), color=colours.ink, fontsize=12, weight="bold", va="top")
-    figure.text(0.025, top - 0.05, "\n".join(lines), color=colours.ink, **small)
+    figure.text(0.025, top, head.capitalize(), fontsize=12, weight="bold", va="top")
+    figure.text(0.025, top - 0.05, "\n".join(lines), **small)
     figure.text(0.025, top - 0.085 - 0.036 * len(lines), "\n".join(facts), color=colours.muted, **small)
-    figure.text(0.44, 0.99, title, color=colours.ink, fontsize=11, ha="center", va="top")
+    figure.text(0.44, 0.99, title, fontsize=11, ha="center", va="top")
 
 
-def _draw_poses(
-    figure: Figure, cloud: Cloud, numbers: dict[int, int], known: KnownObject | None, colours: Theme
-) -> None:
+def _draw_poses(figure: Figure, cloud: Cloud, numbers: dict, known: KnownObject | None, colours: Theme) -> None:
     what = f"the {known.name}" if known is not None else "the object's axes"
     figure.text(0.7, 0.93, f"{what} in the numbered poses", color=colours.muted, fontsize=9)
     for place, (number, i) in enumerate(numbers.items()):
@@ -132,8 +123,8 @@ def _draw_poses(
         axes.imshow(known.picture(q, 192) if known else axes_picture(q, 192, colours.paper, colours.ink))
         axes.set(xticks=[], yticks=[])
         for spine in axes.spines.values():
-            spine.set_color(colours.faint)
-        axes.set_xlabel(f"{number} : {cloud.log_density[i]:.2f}", color=colours.ink, fontsize=10, labelpad=2)
+            spine.set(visible=True, color=colours.faint)
+        axes.set_xlabel(f"{number} : {cloud.log_density[i]:.2f}", fontsize=10, labelpad=2)
 
 
 def _draw_legend(figure: Figure, cloud: Cloud, colours: Theme) -> None:
@@ -143,18 +134,15 @@ def _draw_legend(figure: Figure, cloud: Cloud, colours: Theme) -> None:
     colour_map = ScalarMappable(scale, style.density_map(colours))
     bar = figure.colorbar(colour_map, cax=axes, orientation="horizontal", extend="both" if beyond else "min")
     bar.outline.set_visible(False)  # type: ignore[operator]
-    axes.tick_params(colors=colours.muted, labelsize=8)
-    bar.set_label("ln p(q): redder and more opaque is likelier", color=colours.ink, fontsize=9)
-    axes.plot(
-        [LOG_UNIFORM] * 2, [1, 1.9], transform=axes.get_xaxis_transform(), color=colours.muted, lw=0.6, clip_on=False
-    )
-    up = axes.get_xaxis_transform()
-    axes.text(LOG_UNIFORM, 1.9, " uniform", transform=up, fontsize=8, color=colours.muted, va="center")
+    bar.set_label("ln p(q): redder and more opaque is likelier")
+    up: Any = {"transform": axes.get_xaxis_transform(), "color": colours.muted}
+    axes.plot([LOG_UNIFORM] * 2, [1, 1.9], lw=0.6, clip_on=False, **up)
+    axes.text(LOG_UNIFORM, 1.9, " uniform", fontsize=8, va="center", **up)
     counts = {source: int((cloud.source == source).sum()) for source in SHAPES}
     texts = {SAMPLE: f"{counts[SAMPLE]} drawn from the posterior", UNIFORM: f"{counts[UNIFORM]} uniform rotations"}
     plain: dict[str, Any] = {"markeredgewidth": 0}
     handles = [style.marker("0: the true rotation", colours.accent, "*", 11, **plain)] if cloud.has_truth else []
     handles += [style.marker(texts[s], colours.muted, SHAPES[s], **plain) for s in texts if counts[s]]
-    style.add_legend(figure, colours, handles, "lower left", (0.015, 0.015))
+    figure.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.015, 0.015))
     meaning = "each point is axis times angle; opposite points\nof the surface are one rotation (180°)"
     figure.text(0.7, 0.03, meaning, color=colours.muted, fontsize=8, linespacing=1.4)

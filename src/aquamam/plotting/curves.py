@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import LOG_UNIFORM
-from aquamam.plotting.style import get_theme, heading, new_figure, style_axes
+from aquamam.plotting.style import drawing, heading
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -40,43 +40,33 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 def learning_curve(records: list[dict[str, Any]], *, title: str = "", theme: str = "light") -> Figure:
     """Log-likelihood of validation and training against images seen, between the uniform density and the ceiling."""
-    colours = get_theme(theme)
-    figure = new_figure(colours, 8.4, 5.0)
-    axes: Any = figure.add_axes((0.09, 0.12, 0.72, 0.74))
-    style_axes(axes, colours)
     x = np.array([r.get("images", r["step"]) for r in records], dtype=float)
     valid = np.array([r["log_likelihood"] for r in records], dtype=float)
     train = np.array([r.get("train_log_likelihood", math.nan) for r in records], dtype=float)
     best = int(np.nanargmax(valid)) if np.isfinite(valid).any() else 0
-    shape = "o" if len(x) < 40 else ""
-    axes.plot(x, train, color=colours.density[1], lw=1.3, ls="--", marker=shape, ms=3)
-    axes.plot(x, valid, color=colours.density[-2], lw=1.9, marker=shape, ms=3.5)
-    axes.plot(x[best], valid[best], marker="o", ms=8, mfc="none", mec=colours.ink, mew=1.2)
-    axes.set_xlim(0, x.max() * 1.02 if x.max() > 0 else 1)
-    bounds = [(LOG_UNIFORM, "uniform", colours.muted)]
-    ceiling = records[-1].get("ceiling")
-    if ceiling is not None and math.isfinite(ceiling):
-        bounds.append((float(ceiling), f"ceiling {ceiling:.2f}", colours.muted))
-    for y, _, colour in bounds:
-        axes.axhline(y, color=colour, lw=0.8, ls=":")
-    ends = [(valid[-1], "validation", colours.density[-2]), (train[-1], "training", colours.density[1]), *bounds]
-    low, high = axes.get_ylim()
-    for y, (_, text, colour) in zip(_apart([end[0] for end in ends], 0.05 * (high - low)), ends):
-        if math.isfinite(y):
-            axes.text(1.015, y, text, color=colour, fontsize=9, va="center", transform=axes.get_yaxis_transform())
-    axes.set_xlabel("images seen", fontsize=9)
-    axes.set_ylabel("mean log-likelihood (nats, volume π²)", fontsize=9)
-    axes.xaxis.set_major_formatter(lambda v, _: f"{v / 1e6:g} M" if v >= 1e6 else f"{v / 1e3:g} k" if v else "0")
-    words = f"best validation {valid[best]:.3f} after {x[best]:,.0f} images"
-    if records[best].get("elapsed"):
-        words += f" and {records[best]['elapsed'] / 60:.0f} minutes"
-    heading(figure, colours, title or "Learning curve", words, left=0.09)
+    with drawing(theme, 8.4, 5.0) as (figure, colours):
+        axes: Any = figure.add_axes((0.09, 0.12, 0.72, 0.74))
+        shape = "o" if len(x) < 40 else ""
+        axes.plot(x, train, color=colours.density[1], lw=1.3, ls="--", marker=shape, ms=3)
+        axes.plot(x, valid, color=colours.density[-2], lw=1.9, marker=shape, ms=3.5)
+        axes.plot(x[best], valid[best], marker="o", ms=8, mfc="none", mec=colours.ink, mew=1.2)
+        axes.set_xlim(0, x.max() * 1.02 if x.max() > 0 else 1)
+        bounds = [(LOG_UNIFORM, "uniform", colours.muted)]
+        ceiling = records[-1].get("ceiling")
+        if ceiling is not None and math.isfinite(ceiling):
+            bounds.append((float(ceiling), f"ceiling {ceiling:.2f}", colours.muted))
+        for y, _, colour in bounds:
+            axes.axhline(y, color=colour, lw=0.8, ls=":")
+        ends = [(valid[-1], "validation", colours.density[-2]), (train[-1], "training", colours.density[1]), *bounds]
+        low, high = axes.get_ylim()
+        floor, gap = -math.inf, 0.05 * (high - low)  # labels move up as little as keeps them from overlapping
+        for y, text, colour in sorted(end for end in ends if math.isfinite(end[0])):
+            floor = max(y, floor + gap)
+            axes.text(1.015, floor, text, color=colour, fontsize=9, va="center", transform=axes.get_yaxis_transform())
+        axes.set(xlabel="images seen", ylabel="mean log-likelihood (nats, volume π²)")
+        axes.xaxis.set_major_formatter(lambda v, _: f"{v / 1e6:g} M" if v >= 1e6 else f"{v / 1e3:g} k" if v else "0")
+        words = f"best validation {valid[best]:.3f} after {x[best]:,.0f} images"
+        if records[best].get("elapsed"):
+            words += f" and {records[best]['elapsed'] / 60:.0f} minutes"
+        heading(figure, colours, title or "Learning curve", words, left=0.09)
     return figure
-
-
-def _apart(values: list[float], gap: float) -> list[float]:
-    """The values moved upwards as little as keeps labels from overlapping."""
-    result, floor = list(values), -math.inf
-    for i in sorted((i for i in range(len(values)) if math.isfinite(values[i])), key=lambda i: values[i]):
-        result[i] = floor = max(values[i], floor + gap)
-    return result

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import as_unit_quat
-from aquamam.plotting.style import Theme, add_legend, get_theme, heading, new_figure, style_axes
+from aquamam.plotting.style import Theme, drawing, heading
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.sentences import QuaternionSentences
 
@@ -26,12 +26,9 @@ def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "
     """
     posterior = posterior.unwrapped
     if not isinstance(posterior, QuaternionSentences):
-        raise InputError(
-            "only a model with bins has conditionals over bins; choose another kind of picture for this one."
-        )
+        raise InputError("only a model with bins has conditionals over bins; choose another kind of picture for this.")
     if tuple(posterior.batch_shape) != (1,):
         raise InputError(f"a picture shows the posterior of one image, got a batch {tuple(posterior.batch_shape)}.")
-    colours = get_theme(theme)
     q = posterior.mode if at is None else as_unit_quat(at, "at").reshape(-1, 4)[:1]
     rows, chart_share = conditionals(posterior, q)
     cells = posterior.cells
@@ -39,30 +36,28 @@ def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "
     cell, u = cells.locate(point)[0, 0], point.u[0, 0].tolist()
     dropped = cells.chart.components[int(point.chart)]
     names = [c for i, c in enumerate("xyzw") if i != dropped]
-    figure = new_figure(colours, 9.6, 7.2)
     whose = "the prediction" if at is None else "the given rotation"
     words = f"the conditionals that lead to {whose}"
     if cells.chart.count > 1:
         share = f"{100 * chart_share:.1f} % of the probability does"
         words += f"; the first token drops $q_{'xyzw'[dropped]}$, the largest component ({share})"
-    heading(figure, colours, title or "One token after another", words)
-    for step in range(3):
-        given = "".join(f", $q_{names[i]}$ = {u[i]:.3f}" for i in range(step))
-        near, far = (
-            figure.add_axes((left, 0.68 - 0.275 * step, width, 0.185)) for left, width in ((0.73, 0.25), (0.07, 0.58))
-        )
-        for axes, label in ((far, f"$p(q_{names[step]}\\,|$ image{given}$)$"), (near, "from near")):
-            style_axes(axes, colours)
-            _draw_row(axes, rows[step], int(cell[step]), u[step], cells, cell[:step], colours, zoom=axes is near)
-            axes.set_title(label, color=colours.ink, fontsize=9.5, loc="left", pad=4)
-        far.set_ylabel("probability of a bin", fontsize=8)
-    illegal = "illegal bins: no unit quaternion lies there"
-    handles = [
-        Patch(color=colours.density[-2], label=f"probability of each of {cells.bins} bins"),
-        Patch(facecolor=colours.faint, hatch="////", edgecolor=colours.muted, lw=0, label=illegal),
-        Line2D([], [], color=colours.accent, lw=1.4, label=whose),
-    ]
-    add_legend(figure, colours, handles, "lower left", (0.06, 0.005), ncols=3)
+    with drawing(theme, 9.6, 7.2) as (figure, colours):
+        heading(figure, colours, title or "One token after another", words)
+        for step in range(3):
+            given = "".join(f", $q_{names[i]}$ = {u[i]:.3f}" for i in range(step))
+            label = f"$p(q_{names[step]}\\,|$ image{given}$)$"
+            for zoom, left, width in ((False, 0.07, 0.58), (True, 0.73, 0.25)):
+                axes = figure.add_axes((left, 0.68 - 0.275 * step, width, 0.185))
+                _draw_row(axes, rows[step], int(cell[step]), u[step], cells, cell[:step], colours, zoom=zoom)
+                axes.set_title("from near" if zoom else label, pad=4)
+                axes.set_ylabel("" if zoom else "probability of a bin", fontsize=8)
+        illegal = "illegal bins: no unit quaternion lies there"
+        handles = [
+            Patch(color=colours.density[-2], label=f"probability of each of {cells.bins} bins"),
+            Patch(facecolor=colours.faint, hatch="////", edgecolor=colours.muted, lw=0, label=illegal),
+            Line2D([], [], color=colours.accent, lw=1.4, label=whose),
+        ]
+        figure.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.06, 0.005), ncols=3)
     return figure
 
 
@@ -90,17 +85,10 @@ def _draw_row(
     axes.stairs(p, edges, fill=True, color=colours.density[-2], lw=0)
     axes.stairs(p, edges, color=colours.density[-2], lw=0.6)
     legal = cells.legal(before).numpy()
-    shade = {
-        "facecolor": colours.faint,
-        "hatch": "////",
-        "edgecolor": colours.muted,
-        "lw": 0,
-        "alpha": 0.8,
-        "zorder": 0,
-    }
+    shade: Any = {"facecolor": colours.faint, "hatch": "////", "edgecolor": colours.muted}
     for a, b in ((-half, edges[:-1][legal].min()), (edges[1:][legal].max(), half)):
         if b > a:
-            axes.axvspan(a, b, **shade)
+            axes.axvspan(a, b, lw=0, alpha=0.8, zorder=0, **shade)
     axes.axvline(value, color=colours.accent, lw=1.4, zorder=4)
     middle, reach = (edges[chosen] + edges[chosen + 1]) / 2, (ZOOM + 0.5) * cells.width
     axes.set_xlim((middle - reach, middle + reach) if zoom else (-half, half))

@@ -22,13 +22,8 @@ TILT_COLOURS = {
     "light": ("#2b5fb8", "#8a3fa0", "#c8432b", "#b27a00", "#3f8f3a", "#0f8f9c", "#2b5fb8"),
     "dark": ("#6f9cf2", "#c583dd", "#ff8a6b", "#f0b93c", "#83cf78", "#4ecbd6", "#6f9cf2"),
 }
-SIDES = {
-    "to the viewer": (0, -0.6),
-    "up": (0, 1.45),
-    "down": (0, -1.45),
-    "right": (math.pi / 2, -0.06),
-    "left": (-math.pi / 2, -0.06),
-}
+SIDES = {"to the viewer": (0.0, -0.6), "up": (0.0, 1.45), "down": (0.0, -1.45)}
+SIDES |= {"right": (math.pi / 2, -0.06), "left": (-math.pi / 2, -0.06)}
 
 
 def mollweide(
@@ -39,37 +34,33 @@ def mollweide(
     Its colour and needle are the tilt about that direction, its size is the density. The map's centre points to the
     viewer, its top up, its right-hand side right, and its rim away from the viewer.
     """
-    colours = style.get_theme(theme)
     if axis not in ("x", "y", "z"):
         raise InputError(f"axis must be x, y or z, got {axis!r}.")
-    figure = style.new_figure(colours, 9.4, 6.0)
-    axes: Any = figure.add_axes((0.04, 0.17, 0.92, 0.68), projection="mollweide")
-    axes.set_facecolor(colours.paper)
-    axes.grid(color=colours.muted, lw=0.5, alpha=0.35)
-    axes.set(xticklabels=[], yticklabels=[])
-    axes.spines["geo"].set_color(colours.muted)
-    wheel = LinearSegmentedColormap.from_list("tilt", TILT_COLOURS[theme])
     longitude, latitude, tilt = directions(cloud.q, axis)
     share = style.density_shares(cloud.log_density)
-    rgba = np.asarray(wheel(tilt / (2 * math.pi) % 1), dtype=np.float64)
-    if cloud.has_truth:
-        ring: dict[str, Any] = {"s": 260, "facecolors": "none"}
-        axes.scatter(longitude[:1], latitude[:1], edgecolors=colours.paper, lw=4, zorder=5, **ring)
-        axes.scatter(longitude[:1], latitude[:1], edgecolors=rgba[:1], lw=2.2, zorder=6, **ring)
-    rgba[:, 3] = 0.15 + 0.85 * share
-    shown = np.flatnonzero(cloud.source == SAMPLE)
-    shown = shown[np.argsort(cloud.log_density[shown], kind="stable")]
-    axes.scatter(longitude[shown], latitude[shown], c=rgba[shown], s=3 + 15 * share[shown], linewidths=0, zorder=3)
-    axes.add_collection(_needles(longitude[shown], latitude[shown], tilt[shown], rgba[shown]))
-    for text, at in SIDES.items():
-        axes.text(*at, text, color=colours.muted, fontsize=8, ha="center", va="center", zorder=2)
-    _draw_legend(figure, cloud, wheel, axis, colours)
     words = cloud.answer.words
-    style.heading(
-        figure, colours, title or f"Where the object's {axis} axis points", words[0].upper() + words[1:], left=0.04
-    )
-    if image is not None:
-        style.add_image(figure, image, (0.855, 0.79, 0.12, 0.19))
+    with style.drawing(theme, 9.4, 6.0) as (figure, colours):
+        axes: Any = figure.add_axes((0.04, 0.17, 0.92, 0.68), projection="mollweide")
+        axes.grid(color=colours.muted, lw=0.5, alpha=0.35)
+        axes.set(xticklabels=[], yticklabels=[])
+        wheel = LinearSegmentedColormap.from_list("tilt", TILT_COLOURS[theme])
+        rgba = np.asarray(wheel(tilt / (2 * math.pi) % 1), dtype=np.float64)
+        if cloud.has_truth:
+            ring: dict[str, Any] = {"s": 260, "facecolors": "none"}
+            axes.scatter(longitude[:1], latitude[:1], edgecolors=colours.paper, lw=4, zorder=5, **ring)
+            axes.scatter(longitude[:1], latitude[:1], edgecolors=rgba[:1], lw=2.2, zorder=6, **ring)
+        rgba[:, 3] = 0.15 + 0.85 * share
+        shown = np.flatnonzero(cloud.source == SAMPLE)
+        shown = shown[np.argsort(cloud.log_density[shown], kind="stable")]
+        axes.scatter(longitude[shown], latitude[shown], c=rgba[shown], s=3 + 15 * share[shown], linewidths=0, zorder=3)
+        axes.add_collection(_needles(longitude[shown], latitude[shown], tilt[shown], rgba[shown]))
+        for text, at in SIDES.items():
+            axes.text(*at, text, color=colours.muted, fontsize=8, ha="center", va="center", zorder=2)
+        _draw_legend(figure, cloud, wheel, axis, colours)
+        title = title or f"Where the object's {axis} axis points"
+        style.heading(figure, colours, title, words[0].upper() + words[1:], left=0.04)
+        if image is not None:
+            style.add_image(figure, image, (0.855, 0.79, 0.12, 0.19))
     return figure
 
 
@@ -88,7 +79,7 @@ def directions(
 
 
 def _needles(longitude: np.ndarray, latitude: np.ndarray, tilt: np.ndarray, rgba: np.ndarray) -> LineCollection:
-    """A short line from each point, pointing up for tilt 0 and turning anticlockwise."""
+    """A short line from each point, pointing up for tilt 0, anticlockwise for more."""
     length = 0.15
     stretch = 1 / np.clip(np.cos(latitude), 0.2, None)  # of longitudes near the poles
     tip = np.stack([longitude - length * np.sin(tilt) * stretch, latitude + length * np.cos(tilt)], -1)
@@ -104,16 +95,14 @@ def _draw_legend(figure: Figure, cloud: Cloud, wheel: LinearSegmentedColormap, a
     dial.set_theta_zero_location("N")
     dial.set(yticks=[], ylim=(0, 1))
     quarters = np.arange(4)
-    dial.set_xticks(quarters * math.pi / 2, [f"{90 * k}°" for k in quarters], fontsize=7, color=colours.muted)
+    dial.set_xticks(quarters * math.pi / 2, [f"{90 * k}°" for k in quarters], fontsize=7)
     dial.tick_params(pad=-3)
-    dial.set_facecolor(colours.paper)
     dial.grid(visible=False)
     dial.spines["polar"].set_visible(False)
-    figure.text(0.205, 0.12, f"colour and needle: tilt about the {axis} axis", color=colours.ink, fontsize=9)
-    figure.text(0.205, 0.08, "size and opacity: density", color=colours.ink, fontsize=9)
+    figure.text(0.205, 0.12, f"colour and needle: tilt about the {axis} axis", fontsize=9)
+    figure.text(0.205, 0.08, "size and opacity: density", fontsize=9)
     handles = [style.marker(f"{int((cloud.source == SAMPLE).sum())} drawn from the posterior", colours.muted)]
     if cloud.has_truth:
-        handles.append(
-            style.marker("the true rotation", colours.muted, size=10, markerfacecolor="none", markeredgewidth=2)
-        )
-    style.add_legend(figure, colours, handles, "lower right", (0.98, 0.03), fontsize=9)
+        hollow: Any = {"size": 10, "markerfacecolor": "none", "markeredgewidth": 2}
+        handles.append(style.marker("the true rotation", colours.muted, **hollow))
+    figure.legend(handles=handles, loc="lower right", bbox_to_anchor=(0.98, 0.03), fontsize=9)

@@ -2,6 +2,8 @@
 
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,14 +79,24 @@ def density_colours(log_density: Float[np.ndarray, " n"], theme: str = "light") 
     return colours
 
 
-def new_figure(theme: Theme, width: float, height: float) -> Figure:
-    """An empty figure in the theme's colours, bound to no window."""
-    return Figure(figsize=(width, height), facecolor=theme.paper, layout=None)
+@contextmanager
+def drawing(theme: str, width: float, height: float) -> Iterator[tuple[Figure, Theme]]:
+    """An empty figure, bound to no window; what is drawn on it inside has the theme's colours."""
+    colours = get_theme(theme)
+    look: Any = {
+        **{"text.color": colours.ink, "axes.titlecolor": colours.ink, "axes.labelcolor": colours.ink},
+        **{"axes.facecolor": colours.paper, "axes.edgecolor": colours.muted, "axes.labelsize": 9},
+        **{"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9.5, "axes.titlelocation": "left"},
+        **{"xtick.color": colours.muted, "ytick.color": colours.muted, "xtick.labelsize": 8, "ytick.labelsize": 8},
+        **{"legend.frameon": False, "legend.fontsize": 8.5, "legend.handletextpad": 0.4},
+    }
+    with matplotlib.rc_context(look):
+        yield Figure(figsize=(width, height), facecolor=colours.paper, layout=None), colours
 
 
 def heading(figure: Figure, theme: Theme, title: str, words: str, *, left: float = 0.07) -> None:
     """A title, and below it what the picture says."""
-    figure.text(left, 0.965, title, color=theme.ink, fontsize=12, weight="bold", va="top")
+    figure.text(left, 0.965, title, fontsize=12, weight="bold", va="top")
     figure.text(left, 0.965 - 0.29 / figure.get_figheight(), words, color=theme.muted, fontsize=9, va="top")
 
 
@@ -93,31 +105,11 @@ def marker(label: str, colour: str, shape: str = "o", size: int = 5, **options: 
     return Line2D([], [], linestyle="", marker=shape, markersize=size, color=colour, label=label, **options)
 
 
-def add_legend(
-    figure: Figure, theme: Theme, handles: list[Any], place: str, at: tuple[float, float], **options: Any
-) -> None:
-    """A plain legend at a corner of the figure."""
-    plain: dict[str, Any] = {"frameon": False, "fontsize": 8.5, "labelcolor": theme.ink, "handletextpad": 0.4}
-    plain |= {"handles": handles, "loc": place, "bbox_to_anchor": at}
-    figure.legend(**{**plain, **options})
-
-
 def add_image(figure: Figure, image: Any, box: tuple[float, float, float, float]) -> None:
     """A picture without axes."""
     axes = figure.add_axes(box)
     axes.imshow(np.asarray(image))
     axes.set_axis_off()
-
-
-def style_axes(axes: Any, theme: Theme) -> None:
-    """Plain axes in the theme's colours, without the box's upper and right side."""
-    axes.set_facecolor(theme.paper)
-    axes.tick_params(colors=theme.muted, labelsize=8)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(theme.muted)
-    for label in (axes.xaxis.label, axes.yaxis.label, axes.title):
-        label.set_color(theme.ink)
 
 
 def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 160) -> Path:
