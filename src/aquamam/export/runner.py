@@ -151,6 +151,11 @@ class OnnxPrefix:
         rows = images if isinstance(images, slice) else images.numpy()
         return OnnxPrefix(self.model, self.first_logits[rows], [state[rows] for state in self.states])
 
+    @property
+    def image_state(self) -> Float[Tensor, "batch dim"]:
+        """The mean value that the last layer keeps of an image's tokens."""
+        return torch.from_numpy(self.states[-1]).mean(2).flatten(1)
+
     def first(self) -> Float[Tensor, "batch first_tokens"]:
         return torch.from_numpy(self.first_logits)
 

@@ -42,6 +42,7 @@ from aquamam.training.config import TrainConfig
 from aquamam.training.runfolder import differences
 from aquamam.training.temperature import temper
 from aquamam.training.trainer import Trainer
+from aquamam.training.typicality import find_typicality
 
 TRAINING_SHARE = 0.8  # of the time budget; the rest is for the views, calibration and the judgement
 LEARNED = 0.5  # nats above the uniform density: less is nothing that anyone could use
@@ -282,7 +283,9 @@ class Fit:
 
     def _calibrate(self) -> dict[str, Any]:
         model, data = self._load(self.tempered), self.data("calibration", self.config.held_out)
+        assert isinstance(model, AQuaMaM)
         found = calibrate(model, data, LEVELS, samples=SAMPLES, groups=self.config.groups, quiet=self.quiet)
+        find_typicality(model, data)
         part = {k: self.part[k] for k in ("centre", "scale", "radius", "headline")}
         info = {"part": {"name": self.mesh.name, **part}, "symmetries": self.part["symmetries"]}
         save_model(model, self.out, info)

@@ -304,6 +304,11 @@ class Prefix:
     def some(self, images: Tensor | slice) -> "Prefix":
         return Prefix(self.model, [KeysValues(k[images], v[images]) for k, v in self.layers], self.start[images])
 
+    @property
+    def image_state(self) -> Float[Tensor, "batch dim"]:
+        """The mean value that the last layer keeps of an image's tokens."""
+        return self.layers[-1].values.mean(2).flatten(1)
+
     def first(self) -> Float[Tensor, "batch first_tokens"]:
         return self.model.first_logits(self.start)
 

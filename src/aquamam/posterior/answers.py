@@ -13,6 +13,7 @@ from aquamam.geometry.rotations import quat_to_matrix, quat_to_rotvec
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.modes import NEIGHBOURS, Mode, angles_deg, as_tuple, cluster, describe
+from aquamam.posterior.regions import ATYPICAL
 
 SHARE_ANGLES = (5, 15, 30)  # degrees
 
@@ -78,10 +79,14 @@ class Answer(Certainty):
     log_density: float  # of the prediction, volume pi^2
     ceiling: float  # the largest log density that the model can express
     folded: Folded | None = None  # the certainty up to the object's symmetry, where that is known
+    typicality: float | None = None  # p-value of being like the images of training
 
     @property
     def words(self) -> str:
-        return super().words if self.folded is None else self.folded.words
+        words = super().words if self.folded is None else self.folded.words
+        if self.typicality is None or self.typicality >= ATYPICAL:
+            return words
+        return f"{words}; unlike its training pictures, p = {self.typicality:.2g}"
 
     def to_dict(self, *, matrix: bool = False) -> dict[str, Any]:
         """As plain values for JSON, which knows no infinity; shares and modes only if samples were drawn."""
@@ -91,6 +96,8 @@ class Answer(Certainty):
             values["matrix"] = _rounded(quat_to_matrix(q))
         for name, value in (("log_density", self.log_density), ("ceiling", self.ceiling)):
             values[name] = round(value, 4) if math.isfinite(value) else None
+        if self.typicality is not None:
+            values["typicality"] = round(self.typicality, 5)
         values |= {"measure": "pi^2", **(super().to_dict() if self.shares else {})}
         return values if self.folded is None else {**values, "up_to_symmetry": self.folded.to_dict()}
 
@@ -120,9 +127,11 @@ def answers(
     with torch.no_grad():
         predicted = posterior.predict(strategy, generator=generator)
         log_density = posterior.log_prob(predicted).tolist()
+        typicality = posterior.typicality
+    ceiling, typical = float(posterior.ceiling), [None] * len(predicted) if typicality is None else typicality.tolist()
     found = [
-        Answer(quaternion=as_tuple(q), log_density=log_p, ceiling=float(posterior.ceiling), shares={}, modes=())
-        for q, log_p in zip(predicted, log_density)
+        Answer(quaternion=as_tuple(q), log_density=log_p, ceiling=ceiling, typicality=p, shares={}, modes=())
+        for q, log_p, p in zip(predicted, log_density, typical)
     ]
     if drawn is None:
         return found

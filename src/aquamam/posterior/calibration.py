@@ -55,12 +55,39 @@ def quantile(scores: Sequence[float], level: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Typicality:
+    """How far an encoder's states lie from those of held-out images: a Gaussian along their principal directions, alike
+    in all others. The distances of held-out images that did not make it turn a new one's into a p-value.
+    """
+
+    mean: tuple[float, ...]
+    directions: tuple[tuple[float, ...], ...]  # each divided by the standard deviation along it
+    rest: float  # standard deviation along each of the other directions
+    distances: tuple[float, ...]  # of held-out images, smallest first
+
+    def distance(self, states: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+        """Mean squared deviation in standard deviations."""
+        centred = states.double() - states.new_tensor(self.mean, dtype=torch.float64)
+        directions = states.new_tensor(self.directions, dtype=torch.float64)
+        along = centred @ directions.mT
+        left = centred - along @ (directions / directions.square().sum(-1, keepdim=True))
+        return (along.square().sum(-1) + (left / self.rest).square().sum(-1)) / states.shape[-1]
+
+    def p_value(self, states: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+        """The share of images like the held-out ones that lie at least as far off: uniform for such an image."""
+        known = states.new_tensor(self.distances, dtype=torch.float64)
+        below = torch.searchsorted(known, self.distance(states).contiguous())
+        return (len(known) - below + 1) / (len(known) + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Calibration:
     """Everything that is fitted to held-out images after training; the default changes nothing."""
 
     temperatures: tuple[float, ...] = ()  # by which the logits of each token are divided; those that are missing are 1
     floor: float = 0.0  # share of the uniform distribution in every posterior
     scores: ConformalScores | None = None  # of held-out truths, for regions
+    typicality: Typicality | None = None  # of held-out images
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperatures", (*self.temperatures, *[1.0] * (TOKENS - len(self.temperatures))))
@@ -78,7 +105,16 @@ class Calibration:
         """The inverse of `to_dict`."""
         try:
             temperatures = tuple(map(float, data.get("temperatures", ())))
-            floor, scores = float(data.get("floor", 0)), data.get("scores")
-        except (AttributeError, TypeError, ValueError) as error:
-            raise InputError(f"a calibration must hold temperatures, floor and scores, got {data!r:.60}.") from error
-        return cls(temperatures=temperatures, floor=floor, scores=scores and ConformalScores.from_dict(scores))
+            floor, scores, typical = float(data.get("floor", 0)), data.get("scores"), data.get("typicality")
+            typicality = typical and Typicality(
+                mean=tuple(typical["mean"]),
+                directions=tuple(map(tuple, typical["directions"])),
+                rest=float(typical["rest"]),
+                distances=tuple(typical["distances"]),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"a calibration must hold temperatures, floor, scores and typicality, got {data!r:.60}."
+            ) from error
+        found = scores and ConformalScores.from_dict(scores)
+        return cls(temperatures=temperatures, floor=floor, scores=found, typicality=typicality)

@@ -90,6 +90,16 @@ class RotationDistribution(Distribution):
         """The network's own distribution, without what wraps it."""
         return self
 
+    @property
+    def image_state(self) -> Float[Tensor, "batch dim"]:
+        """What the network's encoder found in each image, by which typicality is judged."""
+        raise NotImplementedError(f"{type(self).__name__} has no encoder whose states could be judged.")
+
+    @property
+    def typicality(self) -> Float[Tensor, "batch"] | None:
+        """For each image a p-value of being like those that the model was trained on, where that is known."""
+        return None
+
     def log_prob(self, value: Tensor, measure: str = "pi2") -> Tensor:
         """Log density of unit quaternions (xyzw, either sign), shape (*sample, *batch, 4) -> (*sample, *batch).
 
@@ -204,6 +214,10 @@ class Wrapped(RotationDistribution):
     def unwrapped(self) -> RotationDistribution:
         return self.inner.unwrapped
 
+    @property
+    def typicality(self) -> Float[Tensor, "batch"] | None:
+        return self.inner.typicality
+
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         return self.inner._log_prob(q)
 
@@ -227,12 +241,17 @@ class Calibrated(Wrapped):
     r"""A posterior with what its model's held-out images say about it.
 
     A floor, $p = (1 - \epsilon) p_{inner} + \epsilon / \pi^2$: no rotation is impossible, however sure the network is.
-    And conformal scores, by which `region` holds the truth as often as it says.
+    Conformal scores, by which `region` holds the truth as often as it says. And how typical the encoder's states are.
     """
 
     def __init__(self, inner: RotationDistribution, calibration: Calibration):
         super().__init__(inner)
         self.calibration = calibration
+
+    @property
+    def typicality(self) -> Float[Tensor, "batch"] | None:
+        typical = self.calibration.typicality
+        return None if typical is None else typical.p_value(self.unwrapped.image_state)
 
     def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
         log_p, floor = self.inner._log_prob(q), self.calibration.floor

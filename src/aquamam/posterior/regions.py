@@ -22,6 +22,7 @@ from aquamam.posterior.modes import NEIGHBOURS, Mode, angles_deg, cluster
 
 SAMPLES = 500  # rotations drawn for a region
 LARGEST = 0.01  # of all rotations, as much as a ball of 33 degrees: with more, one had better not act
+ATYPICAL = 0.01  # p-value below which an image is unlike those of training
 
 
 class Estimate(NamedTuple):
@@ -115,8 +116,10 @@ class Region:
 
     @property
     def abstain(self) -> Bool[Tensor, "batch"]:
-        """Whether it is too large to act on."""
-        return self.share.value > self.largest
+        """Whether it is too large to act on, or the image unlike those that the model knows."""
+        typicality = self.drawn.posterior.typicality
+        large = self.share.value > self.largest
+        return large if typicality is None else large | (typicality < ATYPICAL)
 
     @cached_property
     def components(self) -> list[list[Mode]]:

@@ -57,6 +57,10 @@ class QuaternionSentences(RotationDistribution):
         self.cells = cells
         self._first_log_probs: Tensor | None = None
 
+    @property
+    def image_state(self) -> Float[Tensor, "batch dim"]:
+        return self.conditionals.image_state  # type: ignore[attr-defined]
+
     def first_log_probs(self) -> Float[Tensor, "batch first_tokens"]:
         """Log-probabilities of the first token, computed once."""
         if self._first_log_probs is None or (torch.is_grad_enabled() and not self._first_log_probs.requires_grad):
