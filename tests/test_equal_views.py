@@ -19,7 +19,7 @@ SETTINGS = RenderSettings()
 def die() -> ViewClasses:
     known = Lookalikes.of(solid("die").mesh, shape=solid("die").shape)
     assert known is not None
-    found = known.view_classes(SETTINGS)
+    found = known.view_classes(SETTINGS.distance)
     assert found is not None
     return found
 
@@ -88,4 +88,4 @@ def test_files_keep_them(die):
 def test_a_continuous_axis_has_too_many():
     known = Lookalikes.of(solid("cylO").mesh, shape=solid("cylO").shape)
     assert known is not None
-    assert known.view_classes(SETTINGS) is None
+    assert known.view_classes(SETTINGS.distance) is None

@@ -16,7 +16,7 @@ from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.network.images import find_images, fit_to, read_image
 from aquamam.rendering.meshes import Mesh
-from aquamam.rendering.photo import photograph
+from aquamam.rendering.photo import FARTHEST, photograph
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.simplify import simplified
 from aquamam.rendering.solids import Solid
@@ -62,6 +62,10 @@ class PhotoDataset(RenderedDataset):
         listed = self._listed(numbers, drawn, distances)
         whole = self._collate(numbers.tolist(), images.transpose(0, 2, 3, 1), listed)
         return replace(whole, windows=torch.from_numpy(windows).float())
+
+    @property
+    def _farthest(self) -> float:
+        return FARTHEST * self.spec.meshes[0].radius
 
     @property
     def background(self) -> None:

@@ -102,7 +102,12 @@ class RenderedDataset(RotationDataset):
     def view_classes(self) -> ViewClasses | None:
         """What a posterior of the one object here must know to give rotations of one picture equal shares."""
         known = list(self.lookalikes.values())
-        return known[0].view_classes(self.spec.settings) if len(self.classes) == 1 and known else None
+        return known[0].view_classes(self._farthest) if len(self.classes) == 1 and known else None
+
+    @property
+    def _farthest(self) -> float:
+        """The largest distance of a camera."""
+        return self.spec.settings.distance
 
     def symmetry(self, label: str) -> SymmetryGroup | None:
         return self._symmetries[label]

@@ -275,7 +275,7 @@ class Fit:
         model = load(self.out / self.facts["training"]["folder"] / "best.safetensors")
         assert isinstance(model, AQuaMaM)
         data = self.data("temper", max(20, self.config.held_out // 2))
-        if self.config.plain and data.view_classes is not None:
+        if data.view_classes is not None:
             model.learn(view_classes=data.view_classes.to_dict())
         temper(model, data)
         save_model(model, self.tempered)

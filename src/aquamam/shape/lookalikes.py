@@ -80,8 +80,11 @@ class Lookalikes:
         shown = (eye @ self.normals.T > height).astype(np.float32)
         return shown @ self.changed.T == 0
 
-    def view_classes(self, settings: RenderSettings) -> ViewClasses | None:
-        """What a posterior must know to give all of one picture equal shares; None with a continuous axis: too many."""
+    def view_classes(self, distance: float) -> ViewClasses | None:
+        """What a posterior must know to give all of one picture equal shares; None with a continuous axis: too many.
+
+        What is hidden from so far away is hidden from anywhere nearer, too.
+        """
         if self.continuous:
             return None
         changed = self.changed > 0
@@ -92,7 +95,7 @@ class Lookalikes:
             elements=torch.from_numpy(self.elements),
             planes=torch.from_numpy(rows[:, :4]),
             changed=torch.from_numpy(rows[:, 4:].T > 0),
-            distance=settings.distance,
+            distance=distance,
         )
 
     def equivalents(
