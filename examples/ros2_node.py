@@ -21,10 +21,8 @@ from vision_msgs.msg import Detection2DArray, Detection3DArray
 
 import aquamam
 from aquamam.data.cameras import camera_of
-from aquamam.network.poses import part_of
+from aquamam.network.poses import METRES, part_of
 from aquamam.posterior.hypotheses import to_detection3d
-
-METRES = {"mm": 0.001, "cm": 0.01, "m": 1.0}
 
 
 class Poses(Node):

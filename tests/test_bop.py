@@ -2,14 +2,32 @@
 
 import json
 import math
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
-from scenes import RADIUS, bop_folder, pose_model
+from scenes import CAMERA, RADIUS, bop_folder, pose_model
+from scipy.spatial.transform import Rotation
 
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import main
-from aquamam.data.loaders.bop import BopDataset
+from aquamam.data.loaders.bop import BopDataset, read_instances
+from aquamam.errors import InputError
+from aquamam.evaluation.bop import (
+    Errors,
+    Motion,
+    Recalls,
+    Result,
+    add,
+    add_s,
+    judge,
+    mspd,
+    mssd,
+    read_results,
+    symmetry_motions,
+    write_results,
+)
 from aquamam.geometry.camera import crop_camera
 from aquamam.network.poses import Part, part_of
 from aquamam.rendering.render import RenderSettings, render
@@ -69,3 +87,203 @@ def test_models_say_how_large_their_part_is():
     assert part_of(model) == Part(radius=100 * math.sqrt(3), centre=(1.0, 2.0, 3.0))
     model.learn(part={"name": "bracket"})
     assert part_of(model) is None
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+IDENTITY = Motion(np.eye(3), np.zeros(3))
+CUBE = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], float)
+AWAY = Motion(np.eye(3), np.array([0.0, 0.0, 10.0]))
+
+
+def half_revolution(point) -> list[float]:
+    """The 4 x 4 matrix of 180 degrees about a line along z through a point."""
+    matrix = np.eye(4)
+    matrix[:3, :3] = np.diag([-1.0, -1.0, 1.0])
+    matrix[:3, 3] = np.array(point) - matrix[:3, :3] @ np.array(point)
+    return matrix.ravel().tolist()
+
+
+def test_distances_are_those_of_hand_made_cases():
+    """A cube of side 2 at distance 10, moved by 1 sideways, then 1 towards the camera."""
+    sideways, nearer = (Motion(np.eye(3), np.array(t, float)) for t in ((1, 0, 10), (0, 0, 9)))
+    one = [IDENTITY]
+    assert mssd(CUBE, sideways, AWAY, one) == add(CUBE, sideways, AWAY) == 1.0
+    assert mspd(CUBE, CAMERA, sideways, AWAY, one) == pytest.approx(200 / 9)  # the near face is at 9
+    assert mspd(CUBE, CAMERA, nearer, AWAY, one) == pytest.approx(200 * math.sqrt(2) * (1 / 8 - 1 / 9))
+    quarter = Motion(Rotation.from_euler("z", 90, degrees=True).as_matrix(), AWAY.t)
+    assert add(CUBE, quarter, AWAY) == pytest.approx(2.0)
+    assert mssd(CUBE, quarter, AWAY, one) == pytest.approx(2.0)
+    assert add_s(CUBE, quarter, AWAY) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_symmetries_act_about_their_offsets():
+    """A pose and the same after a symmetry are equally right; without its offset they would not be."""
+    point = (3.0, -1.0, 0.5)
+    motions = symmetry_motions({"symmetries_discrete": [half_revolution(point)]})
+    truth = Motion(Rotation.random(random_state=0).as_matrix(), np.array([1.0, 2.0, 30.0]))
+    other = truth.after(motions[1])
+    assert len(motions) == 2
+    assert mssd(CUBE, other, truth, motions) == pytest.approx(0.0, abs=1e-9)
+    assert mspd(CUBE, CAMERA, other, truth, motions) == pytest.approx(0.0, abs=1e-9)
+    without = [IDENTITY, Motion(motions[1].R, np.zeros(3))]
+    assert mssd(CUBE, other, truth, without) > 5
+
+
+def test_continuous_symmetries_are_discretised_by_a_hundredth_of_the_diameter():
+    info = {"symmetries_continuous": [{"axis": [0, 0, 2.0], "offset": [1.0, 0.0, 0.0]}]}
+    motions = symmetry_motions(info)
+    assert len(motions) == 315
+    rim = np.array([[1 + np.cos(a), np.sin(a), 0.3] for a in np.linspace(0, 6.28, 50)])  # a disc of diameter 2
+    for angle in (0.3, 1.7, 5.0):
+        R = Rotation.from_euler("z", angle).as_matrix()
+        about = Motion(R, np.array([1.0, 0, 0]) - R @ [1.0, 0, 0])
+        assert mssd(rim, AWAY.after(about), AWAY, motions) <= 0.01 * 2 / 2 + 1e-9  # half a step
+    both = symmetry_motions(info | {"symmetries_discrete": [half_revolution((1.0, 0.0, 0.0))]})
+    assert len(both) == 630
+    with pytest.raises(InputError, match="BOP's format"):
+        symmetry_motions({"symmetries_continuous": [{"offset": [0, 0, 0]}]})
+
+
+def test_recalls_match_each_instance_once_and_count_the_missed():
+    def errors(values) -> Errors:
+        array = np.array(values, float).reshape(len(values), -1)
+        return Errors(array, 100 * array, array)
+
+    near = errors([[0.12, 0.9], [0.13, 0.8]])  # both estimates lie at the first instance
+    recalls = Recalls.of([near, errors([[0.02]]), Errors(*np.empty((3, 0, 1)))])
+    assert recalls.instances == 4
+    assert recalls.mssd_20 == 0.5
+    assert recalls.add == 0.25
+    assert recalls.mssd == pytest.approx((2 * 1 + 8 * 2) / 40)  # of thresholds 0.05 and 0.1 one is right
+    assert recalls.mspd == pytest.approx((2 * 1 + 8 * 2) / 40)
+    assert Recalls.mean([recalls, Recalls.of([errors([[0.02]])])]).mssd_20 == 0.75
+
+
+# --- result files and commands ----------------------------------------------------------------------------------------
+
+
+def results_of(folder: Path) -> list[Result]:
+    """The truth as a result file would have it."""
+    instances = read_instances(folder / "test" / "000003")
+    return [
+        Result(int(one.scene), one.image, one.object, 0.9, Motion(np.reshape(one.R, (3, 3)), np.array(one.t)), 0.25)
+        for one in instances
+    ]
+
+
+def write_model(folder: Path) -> None:
+    """The die as BOP has models."""
+    mesh = solid("die").mesh
+    lines = ["ply", "format ascii 1.0", f"element vertex {len(mesh.vertices)}"]
+    lines += [f"property float {axis}" for axis in "xyz"]
+    lines += [f"element face {len(mesh.faces)}", "property list uchar int vertex_indices", "end_header"]
+    lines += [" ".join(map(str, v)) for v in mesh.vertices] + [f"3 {a} {b} {c}" for a, b, c in mesh.faces]
+    (folder / "models" / "obj_000007.ply").write_text("\n".join(lines) + "\n")
+
+
+def test_result_files_are_read_as_they_were_written(folder, tmp_path):
+    truth = results_of(folder)
+    write_results(truth, tmp_path / "result.csv")
+    lines = (tmp_path / "result.csv").read_text().splitlines()
+    assert lines[0] == "scene_id,im_id,obj_id,score,R,t,time"
+    assert [len(field.split()) for field in lines[1].split(",")] == [1, 1, 1, 1, 9, 3, 1]
+    for one, again in zip(truth, read_results(tmp_path / "result.csv"), strict=True):
+        assert again[:4] == one[:4]
+        np.testing.assert_allclose(again.pose.R, one.pose.R, atol=1e-7)
+        np.testing.assert_allclose(again.pose.t, one.pose.t, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("3,0,7,0.5,1 0 0 0 1 0 0 0,0 0 1,0.25", "line 5 .* R nine numbers"),
+        ("3,0,7,nan,1 0 0 0 1 0 0 0 1,0 0 1,0.25", "not finite"),
+        ("3,0,7,0.5,1 0 0 0 1 0 0 0 1,0 0 1", "line 5"),
+        ("3,0,7,0.5,1 0 0 0 1 0 0 0 1,0 0 1,0.75", "another time"),
+    ],
+)
+def test_bad_result_files_get_one_clear_sentence(line, sentence, folder, tmp_path):
+    write_results(results_of(folder), tmp_path / "result.csv")
+    with open(tmp_path / "result.csv", "a") as file:
+        file.write(line + "\n")
+    with pytest.raises(InputError, match=sentence):
+        read_results(tmp_path / "result.csv")
+
+
+def test_the_truth_has_full_recall_and_what_is_missing_has_none(folder):
+    write_model(folder)
+    truth = results_of(folder)
+    assert set(judge(folder, truth)) == {7}
+    found = judge(folder, truth)[7]
+    assert (found.instances, found.mssd, found.mspd, found.add) == (3, 1.0, 1.0, 1.0)
+    off = truth[0]._replace(pose=Motion(truth[0].pose.R, truth[0].pose.t + np.array([0.52 * RADIUS, 0, 0])))
+    some = judge(folder, [off, truth[1]])[7]
+    assert some.mssd == pytest.approx((5 / 10 + 1) / 3)  # within 0.3 diameters and more; the third is missing
+    assert some.add == pytest.approx(1 / 3)
+    (folder / "test_targets_bop19.json").write_text('[{"scene_id": 3, "im_id": 1, "obj_id": 7, "inst_count": 1}]')
+    assert judge(folder, truth[1:2])[7].mssd == 1.0
+    with pytest.raises(InputError, match="has the objects 7, not 8"):
+        judge(folder, truth, objects=[8])
+
+
+def test_predict_writes_bops_file_and_evaluate_reads_it(folder, tmp_path, capsys):
+    write_model(folder)
+    save_model(pose_model(), tmp_path / "parts" / "obj_000007")
+    out = tmp_path / "result.csv"
+    arguments = ["predict", "--bop", str(folder), "--models", str(tmp_path / "parts"), "--out", str(out)]
+    assert main([*arguments, "--samples", "100"]) == 0
+    assert "3 poses" in capsys.readouterr().out
+    results = read_results(out)
+    assert [(one.scene, one.image, one.object) for one in results] == [(3, i, 7) for i in range(3)]
+    for one in results:
+        assert np.linalg.det(one.pose.R) == pytest.approx(1.0, abs=1e-6)
+        assert one.pose.t[2] > 0  # before the camera, in OpenCV's frame
+        assert 0 < one.score <= 1
+    assert main(["evaluate", "--bop", str(folder), str(out)]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split()[:2] == ["object", "instances"]
+    assert [line.split()[0] for line in table[1:]] == ["7", "mean"]
+    boxes = [
+        {"scene_id": 3, "image_id": 1, "category_id": k, "bbox": [60, 40, 30, 30], "score": 0.5} for k in (7, 8, 8)
+    ]
+    (tmp_path / "boxes.json").write_text(json.dumps(boxes))
+    assert main([*arguments, "--samples", "0", "--detections", str(tmp_path / "boxes.json")]) == 2
+    error = capsys.readouterr().err
+    assert "no model for obj_000008" in error
+    assert len(error.splitlines()) == 1
+    assert [(one.image, one.score) for one in read_results(out)] == [(1, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--bop", "BOP", "--models", "PARTS"], "name it with --out"),
+        (["--bop", "BOP", "--models", "PARTS", "--out", "x.csv", "--box", "1,2,3,4"], "drop box"),
+        (["--bop", "PARTS", "--models", "PARTS", "--out", "x.csv"], "must hold BOP scenes"),
+        (["--out", "x.csv"], "with --bop"),
+        ([], "nothing to predict"),
+    ],
+)
+def test_bad_requests_to_predict_get_one_sentence(arguments, sentence, folder, checkpoint, tmp_path, capsys):
+    given = [word.replace("BOP", str(folder)).replace("PARTS", str(tmp_path / "parts")) for word in arguments]
+    assert main(["predict", *given]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert len(error.splitlines()) == 1
+
+
+LMO = Path(os.environ.get("AQUAMAM_LMO", "lmo"))
+
+
+@pytest.mark.skipif(not (LMO / "test").is_dir(), reason="needs Linemod-Occluded at AQUAMAM_LMO")
+def test_the_truth_of_linemod_occluded_has_full_recall():
+    instances = [one for one in read_instances(LMO / "test" / "000002") if one.object in (9, 10)]
+    results = [
+        Result(2, one.image, one.object, 1.0, Motion(np.reshape(one.R, (3, 3)), np.array(one.t)), 0.0)
+        for one in instances
+    ]
+    eggbox = symmetry_motions(json.loads((LMO / "models" / "models_info.json").read_text())["10"])[1]
+    swapped = [one._replace(pose=one.pose.after(eggbox)) if one.object == 10 else one for one in results]
+    for found in judge(LMO, swapped, min_visible=0.6).values():
+        assert (found.mssd, found.mspd, found.add) == (1.0, 1.0, 1.0)

@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ EXAMPLES = """\
   aquamam evaluate runs/die --data data/die --out report      a folder's test split; report/evaluation.html
   aquamam evaluate runs/die --data render:die --count 2000 --samples 50 --json
   aquamam evaluate parts/duck --data lmo --object 9 --min-visible 0.6      crops of BOP's photographs
+  aquamam evaluate --bop lmo result.csv            BOP's recalls of a result file, of aquamam predict --bop or others
   torchrun --nproc-per-node 8 -m aquamam evaluate runs/die --data data/die
 """
 
@@ -33,7 +34,8 @@ ERRORS = ("mean", "median", "Acc@15", "Acc@30")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    option("checkpoint", metavar="MODEL", help=SHARED["--model"]["help"])
+    option("checkpoint", metavar="MODEL", help=SHARED["--model"]["help"] + "; with --bop a result file")
+    option("--bop", type=Path, metavar="DIR", help="print MSSD, MSPD and ADD(-S) recalls of BOP's result file")
     anew = " (default: what the model was trained on, rendered anew with a seed unknown to training)"
     add(parser, "--data", help=SHARED["--data"]["help"] + anew)
     option("--split", help="of the data set (default: test, else valid)")
@@ -50,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.bop is not None:
+        judge_bop(args)
+        return
     import torch.distributed as dist
 
     from aquamam.checkpoints.checkpoint import load
@@ -78,6 +83,26 @@ def run(args: argparse.Namespace) -> None:
         print("\n".join(lines_of(evaluation, about)))
         if page is not None:
             print(f"\npage with curves and worst cases: {page}")
+
+
+def judge_bop(args: argparse.Namespace) -> None:
+    """The recalls of a result file, a row for each object."""
+    from aquamam.evaluation.bop import Recalls, judge, read_results
+
+    options = {} if args.min_visible is None else {"min_visible": args.min_visible}
+    results = read_results(Path(args.checkpoint))
+    if not results and not args.object:
+        raise InputError(f"{args.checkpoint} holds no poses; name the objects with --object to count them as missed.")
+    found = judge(args.bop, results, args.split or "test", objects=args.object, **options)
+    told = {**{str(number): one for number, one in found.items()}, "mean": Recalls.mean(list(found.values()))}
+    if args.json:
+        print(json.dumps({name: asdict(one) for name, one in told.items()}))
+        return
+    rows = [["object", "instances", "AR MSSD", "AR MSPD", "ADD(-S)", "MSSD 0.2 d", "MSPD 20 px"]]
+    for name, one in told.items():
+        figures = (one.mssd, one.mspd, one.add, one.mssd_20, one.mspd_20)
+        rows.append([name, f"{one.instances:,}", *(f"{x:.3f}" for x in figures)])
+    print("\n".join(columns(rows)))
 
 
 def open_data(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.crops import Rows, add_crop_options
+from aquamam.cli.crops import BopRows, Rows, add_crop_options
 from aquamam.cli.options import Pictures, add, generator_for, load_model, whole
 from aquamam.errors import InputError
 
@@ -19,13 +19,15 @@ EXAMPLES = """\
   aquamam predict photos/ --samples 0 --csv            faster: rotations and log densities only
   aquamam predict photo.jpg --model parts/duck --box 120,80,64,48 --camera camera.yaml      the pose in a box
   aquamam predict photo.jpg --models parts/ --detections boxes.json --camera 600,600,320,240 --frame opencv
+  aquamam predict --bop lmo --models parts/ --out result.csv      BOP's result file
 Quaternions are xyzw and take the object to the camera (x right, y up, z towards the viewer)."""
 
 BATCH = 32  # images at once where nothing is drawn at random
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add(parser, "images", "--model", "--device", "--engine", "--seed")
+    add(parser, "images", nargs="*")
+    add(parser, "--model", "--device", "--engine", "--seed")
     form = parser.add_mutually_exclusive_group()
     add(form, "--json", help="print a JSON list, one object an image")
     form.add_argument("--csv", action="store_true", help="print CSV, one row an image")
@@ -39,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detections", type=Path, metavar="FILE", help=boxes)
     several = "a folder of fitted parts, named like the categories of the boxes or obj_000009"
     parser.add_argument("--models", type=Path, metavar="DIR", help=several)
+    parser.add_argument(
+        "--bop", type=Path, metavar="DIR", help="answer the boxes of a BOP data set, with --models and --out"
+    )
+    parser.add_argument("--split", default="test", help="of the BOP data set")
+    least = "of BOP's data, without --detections: least visible share of an object"
+    parser.add_argument("--min-visible", type=float, default=0.1, metavar="SHARE", help=least)
+    parser.add_argument("--out", type=Path, metavar="CSV", help="BOP's result file to write, with --bop")
     frames = "of rotations and translations: opengl (y up, z towards the viewer) or opencv (y down, z forward)"
     parser.add_argument("--frame", choices=["opengl", "opencv"], default="opengl", help=frames)
 
@@ -48,10 +57,18 @@ def run(args: argparse.Namespace) -> int:
 
     if args.matrix and not (args.json or args.csv):
         raise InputError("--matrix needs --json or --csv; a table has no room for matrices.")
+    if args.bop is not None:
+        rows = BopRows(args)
+        print(f"{args.out}: {rows.write()} poses")
+        return rows.status
+    if args.out is not None:
+        raise InputError("--out is BOP's result file, with --bop; other answers are printed.")
+    if not args.images:
+        raise InputError("nothing to predict; give images, or a BOP data set with --bop.")
     pictures: Pictures | Rows
     if args.box is not None or args.detections is not None:
         pictures = Rows(args)
-        records = pictures.records()
+        records: Iterator[dict[str, Any]] = (told for _, told in pictures.records())
     else:
         if idle := next((name for name in ("camera", "models") if getattr(args, name) is not None), None):
             raise InputError(f"--{idle} needs boxes; give --box or --detections.")

@@ -20,6 +20,7 @@ from aquamam.posterior.frames import Rotated, check_frame
 from aquamam.posterior.poses import PoseDistribution
 
 One = TypeVar("One")
+METRES = {"mm": 0.001, "cm": 0.01, "m": 1.0}  # of a mesh's units
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,9 +83,7 @@ class BopDataset(ListedDataset):
         return tuple(sorted({path.parents[1].name for path in root.glob("*/*/scene_gt.json")}))
 
     def source(self, i: int) -> Path:
-        one = self.instances[i]
-        files = [self.root / self.split / one.scene / folder / f"{one.image:06d}{end}" for folder, end in IMAGES]
-        return next((file for file in files if file.exists()), files[0])
+        return picture_of(self.root / self.split / self.instances[i].scene, self.instances[i].image)
 
     def symmetry(self, label: str) -> SymmetryGroup | None:
         return SymmetryGroup.from_bop(self._infos[label]) if label in self._infos else None
@@ -122,6 +120,12 @@ class BopDataset(ListedDataset):
 
     def describe(self) -> dict[str, Any]:
         return {"camera": "opencv, converted to opengl", "allocentric": self.allocentric, "crop_margin": MARGIN}
+
+
+def picture_of(scene: Path, image: int) -> Path:
+    """The file of a scene's image, or what it would be called."""
+    files = [scene / folder / f"{image:06d}{end}" for folder, end in IMAGES]
+    return next((file for file in files if file.exists()), files[0])
 
 
 def label_of(object_id: int) -> str:
