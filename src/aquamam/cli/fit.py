@@ -12,6 +12,7 @@ from aquamam.errors import InputError
 
 if TYPE_CHECKING:
     from aquamam.fit.pipeline import FitConfig
+    from aquamam.network.model import ModelConfig
 
 EXAMPLES = """\
   aquamam fit part.stl                              an hour; part/ holds model, page and symmetries
@@ -33,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, "--steps", help="train for so many steps instead of by the clock")
     option("--held-out", type=int, metavar="N", help="images to calibrate on, and to judge on (default: up to 2000)")
     option("--views", type=int, metavar="N", help="directions of the ambiguity map (default: up to 96)")
-    option("--preset", default="die-small", help="the model to start from")
+    option("--preset", default="die-small", help="size and schedule of the model")
+    begin = "a model of the same size whose weights to start from, or none (default: base, which has seen many parts)"
+    option("--from", dest="start", metavar="MODEL", help=begin)
     add(parser, "--set", "--tolerance", "--seed", "--device", "--untextured")
     add(parser, "--json", help="print what fit.json says")
     add(parser, "--quiet")
@@ -85,16 +88,33 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
     }
     sizes = settings_for(args.time_budget)
     held_out = sizes["held_out"] if args.held_out is None else args.held_out
+    model = with_settings(replace(model, image_size=args.size, pose=not args.plain), values)
     return FitConfig(
-        model=with_settings(replace(model, image_size=args.size, pose=not args.plain), values),
+        model=model,
         train=with_settings(replace(train, **ours), values),
         plain=args.plain,
         backgrounds=args.backgrounds,
+        start=start_of(args.start, model),
         held_out=held_out,
         groups=min(max(held_out // 300, 1), 6),
         views=sizes["views"] if args.views is None else args.views,
         tolerance=args.tolerance,
     )
+
+
+def start_of(name: str | None, model: "ModelConfig") -> str | None:
+    """The model to start from: `base` unless another one is named, if it is of the size that is fitted."""
+    from aquamam.checkpoints.checkpoint import bundled, load
+
+    if name == "none" or (name is None and "base" not in bundled()):
+        return None
+    there = load(name or "base").config
+    if there == model:
+        return name or "base"
+    if name is None:
+        return None
+    differ = next(key for key, value in model.to_dict().items() if there.to_dict().get(key) != value)
+    raise InputError(f"--from needs a model of the size that is fitted, and {name} has another {differ}; try none.")
 
 
 def lines_of(facts: dict[str, Any], out: Path) -> list[str]:

@@ -62,6 +62,7 @@ class FitConfig:
     train: TrainConfig  # its labels_per_image is set by the symmetries found
     plain: bool = False  # plain renders instead of photograph-like ones
     backgrounds: Path | None = None  # a folder of pictures to put behind the part
+    start: str | None = None  # a model whose weights to start from
     held_out: int = 2000  # images for calibration, and as many for the judgement
     views: int = 96  # directions from which ambiguity is looked for
     tolerance: float = 0.01  # of symmetries, as a share of the radius
@@ -232,7 +233,11 @@ class Fit:
         folder = self.out / "training" / budget
         before = [p for p in (self.out / "training").glob("*/best.safetensors") if p.parent != folder]
         fresh = not (folder / "state.safetensors").exists()
-        start = load(max(before, key=lambda p: p.stat().st_mtime)) if before and fresh else None
+        start = None
+        if fresh and before:
+            start = load(max(before, key=lambda p: p.stat().st_mtime))
+        elif fresh and self.config.start is not None:
+            start = load(self.config.start)
         trainer = Trainer(
             "aquamam",
             self.config.model.to_dict(),
