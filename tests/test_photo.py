@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
+import trimesh
 from PIL import Image
 from scipy.spatial.transform import Rotation
 
 from aquamam.data.photos import PhotoDataset
 from aquamam.data.random import haar, words
 from aquamam.geometry.camera import NOMINAL
-from aquamam.rendering.photo import photograph
+from aquamam.rendering.meshes import Mesh
+from aquamam.rendering.photo import photo_scene, photograph
 from aquamam.rendering.simplify import simplified
 from aquamam.rendering.solids import solid
 
@@ -75,3 +77,20 @@ def test_a_data_set_of_photographs_is_the_same_however_it_is_shared_out(tmp_path
     green = PhotoDataset(solid("die"), 32, seed=3, backgrounds=tmp_path).batch(range(40)).images.float()
     border = torch.cat([green[..., 0, :], green[..., -1, :]], -1).mean(-1)
     assert (border[:, 1] > border[:, [0, 2]].amax(1) + 20).float().mean() > 0.4
+
+
+def test_light_reaches_every_corner_of_a_convex_part_and_not_the_bottom_of_a_cup():
+    for mesh, least in ((solid("die").mesh, 0.99), (solid("icosa").mesh, 0.95)):
+        _, _, _, (directions, seen, ambient) = photo_scene(mesh, (150, 150, 150))
+        assert ambient.min() > least
+        assert 0.2 < seen.mean() < 0.95
+        assert np.allclose(np.linalg.norm(directions, axis=1), 1)
+    tube = trimesh.creation.annulus(0.8, 1.0, 2.0, sections=32)
+    cup = trimesh.util.concatenate(
+        [tube, trimesh.creation.cylinder(1.0, 0.1, sections=32).apply_translation([0, 0, -1])]
+    )
+    mesh = Mesh(vertices=np.array(cup.vertices), faces=np.array(cup.faces), name="cup")
+    _, _, _, (_, _, ambient) = photo_scene(mesh, (150, 150, 150))
+    corners = mesh.vertices[mesh.faces]
+    outside, inside = np.hypot(*corners[..., :2].T).T > 0.95, np.hypot(*corners[..., :2].T).T < 0.85
+    assert ambient[outside & (corners[..., 2] > 0.9)].mean() > ambient[inside & (corners[..., 2] < -0.9)].mean() + 0.3

@@ -30,6 +30,7 @@ from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.raster import TILE, Scene, _cover, _edges, _mix, compiled
 from aquamam.rendering.render import scene_arrays
 from aquamam.rendering.sensor import COSINES, QUANTISERS, expose
+from aquamam.rendering.shadows import light_vertices, visibility
 
 SUPERSAMPLE = 2
 NEAREST, FARTHEST = 4.0, 15.0  # distances in radii
@@ -62,27 +63,27 @@ def photograph(
     distances = np.empty(len(keys))
     if pictures is None:
         pictures = np.empty((0, 1, 1, 3), np.uint8)
-    scene, normals = photo_scene(mesh, colour)
-    radius = float(np.sqrt((mesh.vertices[np.unique(mesh.faces)] ** 2).sum(1).max()))
+    radius, scene, normals, shadows = photo_scene(mesh, colour)
     results = images, windows, distances
-    _photograph_all(
-        scene, normals, radius, np.ascontiguousarray(rotations), keys, pictures, QUANTISERS, COSINES, *results
-    )
+    rotations = np.ascontiguousarray(rotations)
+    _photograph_all(scene, normals, shadows, radius, rotations, keys, pictures, QUANTISERS, COSINES, *results)
     return Photographs(*results)
 
 
 _SCENES: WeakKeyDictionary[Mesh, Any] = WeakKeyDictionary()
 
 
-def photo_scene(mesh: Mesh, colour: tuple[int, int, int]) -> tuple[Scene, Float32[np.ndarray, "faces 3 3"]]:
-    """The mesh as the loops read it, and a unit normal for each corner."""
+def photo_scene(mesh: Mesh, colour: tuple[int, int, int]) -> tuple[float, Scene, Float32[np.ndarray, "faces 3 3"], Any]:
+    """Its radius, the mesh as the loops read it, a unit normal for each corner, and where light reaches it."""
     if mesh not in _SCENES:
         scene = Scene(*scene_arrays(mesh, colour))
         corners = mesh.vertices[mesh.faces]
         flat = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
         normals = np.repeat(flat[:, None], 3, 1) if mesh.normals is None else np.array(mesh.normals, np.float64)
         normals = normals / np.maximum(np.linalg.norm(normals, axis=-1, keepdims=True), 1e-12)
-        _SCENES[mesh] = scene, np.ascontiguousarray(normals, np.float32)
+        normals = np.ascontiguousarray(normals, np.float32)
+        radius = float(np.sqrt((corners**2).sum(-1).max()))
+        _SCENES[mesh] = radius, scene, normals, visibility(scene, radius, normals)
     return _SCENES[mesh]
 
 
@@ -187,7 +188,27 @@ def _texel(scene, u, v, area):
 
 
 @compiled
-def _shade(p, scene, normals, R, window, step, xs, ys, owner, box, paint, gloss, key, diffuse, glossy, image, cover):
+def _shade(
+    p,
+    scene,
+    normals,
+    ambient,
+    lit_by,
+    R,
+    window,
+    step,
+    xs,
+    ys,
+    owner,
+    box,
+    paint,
+    gloss,
+    key,
+    diffuse,
+    glossy,
+    image,
+    cover,
+):
     """Add the light of every sample to its pixel: diffuse and glossy, from the maps and from one lamp of its own."""
     faces, uv, colours, levels = scene[1], scene[3], scene[4], scene[6]
     textured, coloured = levels.shape[0] > 0, colours.shape[0] > 1
@@ -196,7 +217,7 @@ def _shade(p, scene, normals, R, window, step, xs, ys, owner, box, paint, gloss,
     reflectance, lobe = gloss
     red, green, blue = _repaint(paint, float(colours[0, 0, 0]), float(colours[0, 0, 1]), float(colours[0, 0, 2]))
     face, footprint = -1, 0.0
-    n = np.empty((3, 3))
+    n, reached = np.empty((3, 3)), np.empty((2, 3))
     sx, sy, sz, fx, fy, fz, gx, gy, gz, hx, hy, hz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for y in range(top, bottom + 1):
         ry = ys[y]
@@ -212,6 +233,8 @@ def _shade(p, scene, normals, R, window, step, xs, ys, owner, box, paint, gloss,
                 sx, sy, sz = e[0] + e[3] + e[6], e[1] + e[4] + e[7], e[2] + e[5] + e[8]
                 for c in range(3):
                     n[c] = _mix(float(normals[f, 0, c]), float(normals[f, 1, c]), float(normals[f, 2, c]), e)
+                reached[0] = _mix(float(ambient[f, 0]), float(ambient[f, 1]), float(ambient[f, 2]), e)
+                reached[1] = _mix(float(lit_by[i]), float(lit_by[j]), float(lit_by[k]), e)
                 if textured:
                     fx, fy, fz = _mix(float(uv[f, 0, 0]), float(uv[f, 1, 0]), float(uv[f, 2, 0]), e)
                     gx, gy, gz = _mix(float(uv[f, 0, 1]), float(uv[f, 1, 1]), float(uv[f, 2, 1]), e)
@@ -243,42 +266,54 @@ def _shade(p, scene, normals, R, window, step, xs, ys, owner, box, paint, gloss,
             norm = math.sqrt(nx * nx + ny * ny + nz * nz) + 1e-30
             norm = norm if towards > 0.0 else -norm  # faces have two sides
             nx, ny, nz, towards = nx / norm, ny / norm, nz / norm, towards / norm
+            around = (reached[0, 0] * rx + reached[0, 1] * ry - reached[0, 2]) * inverse
+            lamp = key[3] * (reached[1, 0] * rx + reached[1, 1] * ry - reached[1, 2]) * inverse
             dr, dg, db = look_up(diffuse, nx, ny, nz)
             lit = nx * key[0] + ny * key[1] + nz * key[2]
-            strength = max(lit, 0.0) * key[3]
+            strength = max(lit, 0.0) * lamp
             fresnel = reflectance + (1.0 - reflectance) * (1.0 - towards) ** 5 * (reflectance > 0.0)
             qx, qy, qz = 2.0 * towards * nx - vx, 2.0 * towards * ny - vy, 2.0 * towards * nz - vz
             gr, gg, gb = look_up(glossy, qx, qy, qz)
             spot = 0.0
             if lit > 0.0 and fresnel > 0.0:
-                spot = key[3] * lobe * math.exp(lobe * (qx * key[0] + qy * key[1] + qz * key[2] - 1.0)) / 6.2832
+                spot = lamp * lobe * math.exp(lobe * (qx * key[0] + qy * key[1] + qz * key[2] - 1.0)) / 6.2832
             rest = 1.0 - fresnel
             row, column = y // SUPERSAMPLE, x // SUPERSAMPLE
-            image[0, row, column] += share * (rest * red * (dr + strength * key[4]) + fresnel * (gr + spot * key[4]))
-            image[1, row, column] += share * (rest * green * (dg + strength * key[5]) + fresnel * (gg + spot * key[5]))
-            image[2, row, column] += share * (rest * blue * (db + strength * key[6]) + fresnel * (gb + spot * key[6]))
+            image[0, row, column] += share * (
+                rest * red * (around * dr + strength * key[4]) + fresnel * (around * gr + spot * key[4])
+            )
+            image[1, row, column] += share * (
+                rest * green * (around * dg + strength * key[5]) + fresnel * (around * gg + spot * key[5])
+            )
+            image[2, row, column] += share * (
+                rest * blue * (around * db + strength * key[6]) + fresnel * (around * gb + spot * key[6])
+            )
             cover[row, column] += share
 
 
 @compiled
 def _compose(image, cover, background):
-    """Lay the part over its background, and tell its mean brightness."""
-    side, total, weight = cover.shape[0], 0.0, 1e-6
+    """Lay the part over its background, and tell the mean brightness of the part and of the whole."""
+    side, part, weight, whole = cover.shape[0], 0.0, 1e-6, 1e-6
     for row in range(side):
         for column in range(side):
             share = min(cover[row, column], np.float32(1))
-            total += image[0, row, column] + image[1, row, column] + image[2, row, column]
+            part += image[0, row, column] + image[1, row, column] + image[2, row, column]
             weight += 3.0 * share
             for c in range(3):
                 image[c, row, column] += (1 - share) * background[c, row, column]
-    return total / weight
+                whole += image[c, row, column]
+    return max(part / weight, 1e-4), whole / (3.0 * side * side)
 
 
 @compiled
-def _photograph_all(scene, normals, radius, rotations, keys, pictures, quantisers, cosines, out, windows, distances):
+def _photograph_all(
+    scene, normals, shadows, radius, rotations, keys, pictures, quantisers, cosines, out, windows, distances
+):
     side = out.shape[2]
     samples = side * SUPERSAMPLE
-    vertices = scene[0]
+    vertices, (directions, seen, ambient) = scene[0], shadows
+    lit_by = np.empty(vertices.shape[0])
     p, screen = np.empty((vertices.shape[0], 3)), np.empty((vertices.shape[0], 2))
     depth, owner = np.zeros((samples, samples), np.float32), np.full((samples, samples), -1, np.int32)
     floor = np.zeros((samples // TILE + 1, samples // TILE + 1), np.float32)
@@ -310,6 +345,7 @@ def _photograph_all(scene, normals, radius, rotations, keys, pictures, quantiser
         count = draw_lights(state, lights)
         draw_environment(state, roughness, 1, lights, count, diffuse, glossy)
         _own_lamp(lights, key)
+        light_vertices(directions, seen, key[:3] @ R, lit_by)
         _draw_paint(state, paint)
         image[:] = 0
         cover[:] = 0
@@ -318,6 +354,8 @@ def _photograph_all(scene, normals, radius, rotations, keys, pictures, quantiser
             p,
             scene,
             normals,
+            ambient,
+            lit_by,
             R,
             (middle_x, middle_y),
             step,
@@ -334,13 +372,14 @@ def _photograph_all(scene, normals, radius, rotations, keys, pictures, quantiser
             cover,
         )
         paint_background(state, background, spare, diffuse, pictures)
-        bright = _compose(image, cover, background)
+        part, whole = _compose(image, cover, background)
         if occluder[2] > 0.0:
             x, y = ((occluder[0] - middle_x) / size + 0.5) * side, (0.5 - (occluder[1] - middle_y) / size) * side
             half_x, half_y = occluder[2] / size * side, occluder[3] / size * side
             # rows run down, so angles run the other way
             paint_shape(state, image, spare, diffuse, x, y, half_x, half_y, -occluder[4], occluder[5] > 0.5)
-        exposure = log_uniform(state, 0.12, 0.75) / max(bright, 1e-4)
+        # cameras expose for the part, for what surrounds it, or for something between
+        exposure = log_uniform(state, 0.12, 0.75) / (part * (whole / part) ** uniform(state, 0.0, 1.0))
         pixels = MARGIN * log_uniform(state, SMALLEST, LARGEST)
         expose(state, image, spare, exposure, pixels, quantisers, cosines, out[index])
         depth[box[2] : box[3] + 1, box[0] : box[1] + 1] = 0.0
