@@ -19,14 +19,16 @@ from aquamam.errors import InputError
 from aquamam.export import onnx, runner
 from aquamam.export.onnx import Decoder, Encoder, export, largest_difference
 from aquamam.export.runner import Files, OnnxModel
+from aquamam.geometry.camera import Crop
 from aquamam.geometry.rotations import random_quat
 from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
 from aquamam.posterior.calibration import Calibration
+from aquamam.posterior.poses import PoseDistribution
 from aquamam.serving.batcher import Encoded
 
 SMALL = {"bins": 12, "dim": 16, "heads": 2, "hidden": 24, "octaves": 3, "image_size": 16}
 CONFIGS = {
-    "stem": ModelConfig(**SMALL, layers=2, embedding="stem", stem=(4, 8), stem_blocks=(0, 1), by_volume=True),
+    "stem": ModelConfig(**SMALL, layers=2, embedding="stem", stem=(4, 8), stem_blocks=(0, 1), pose=True),
     "patches": ModelConfig(**SMALL, layers=1, chart="hemisphere", density="paper", patch_size=8, channels=1),
     "category": ModelConfig(**SMALL, layers=2, chart="hemisphere", density="cells", embedding="category", tokens=5),
 }
@@ -66,6 +68,17 @@ def exported(request, tmp_path_factory) -> tuple[AQuaMaM, Path]:
     return model, cached / "model.onnx"
 
 
+def test_the_graphs_give_the_poses_of_the_checkpoint(exported, generator):
+    model, path = exported
+    if not model.config.pose:
+        pytest.skip("this one tells rotations only")
+    images, crop = inputs(model, 2, generator), Crop(turn=torch.tensor([0, 0, 0, 1.0]).double(), focal=600.0, side=80.0)
+    ours, theirs = (PoseDistribution(m(images), [crop] * 2, radius=0.1) for m in (model, aquamam.load(path)))
+    drawn = ours.sample(5, generator=generator)
+    assert torch.allclose(ours.log_prob(drawn), theirs.log_prob(drawn), atol=1e-4)
+    assert torch.allclose(ours.mode.translation, theirs.mode.translation, atol=1e-6)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_the_graphs_give_the_posterior_of_the_checkpoint(exported, count, generator):
     model, path = exported
@@ -87,15 +100,18 @@ def test_the_traced_networks_equal_the_model_for_every_kind_of_input(name, gener
     model = make(name)
     images = inputs(model, 2, generator)
     chart = torch.randint(model.cells.chart.count, (5, 2), generator=generator)
-    seen = torch.rand((5, 2, 2), generator=generator) - 0.5
+    later, width = model.config.later_tokens, 2 * model.config.dim
+    seen = torch.rand((5, 2, later), generator=generator) - 0.5
     with torch.no_grad():
         prefix = model.encode(images)
         want, _ = prefix.rest(chart, seen)
         first, *states = Encoder(model)(images)
-        own = [torch.full((2, 5, 2 * model.config.dim), 7.0) for _ in model.blocks]  # at step 0 nobody looks at these
+        past = torch.full((len(model.blocks), 2, 5, later, width), 7.0)  # nobody looks at what is not there yet
         got = []
-        for step in (0, 1):
-            logits, *own = Decoder(model)(torch.tensor(step), chart.T, seen[..., step].T, *states, *own)
+        for step in range(later):
+            before = past[..., :-1, :].flatten(-2)
+            logits, *own = Decoder(model)(torch.tensor(step), chart.T, seen[..., step].T, *states, *before)
+            past[:, :, :, step] = torch.stack(own)
             got.append(logits.transpose(0, 1))
         assert first == pytest.approx(prefix.first(), abs=1e-5)
     assert torch.stack(got, 2) == pytest.approx(want, abs=1e-5)

@@ -40,7 +40,7 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """One token of each rotation -> logits of the next bin, then the token's own keys and values in every layer.
 
-    Both steps share the graph: at step 0 there is no earlier token, and the slot for it is masked.
+    All steps share the graph: there are slots for all earlier tokens, and those that are not there yet are masked.
     """
 
     def __init__(self, model: AQuaMaM):
@@ -48,22 +48,21 @@ class Decoder(nn.Module):
         self.model = model
 
     def forward(self, step: Tensor, chart: Tensor, component: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        model, layers = self.model, len(self.model.blocks)
-        first = step == 0
-        tokens = (model.embedded_rotations(chart, component[..., None], range(c, c + 1)) for c in (0, 1))
-        x = torch.where(first, *tokens)
-        unseen = torch.where(first, -torch.inf, 0.0).expand(1, 1)  # the earlier token's slot, at step 0
-        mask = torch.cat([unseen, torch.zeros(1, 1)], -1)
+        model, layers, later = self.model, len(self.model.blocks), self.model.config.later_tokens
+        tokens = [model.embedded_rotations(chart, component[..., None], range(c, c + 1)) for c in range(later)]
+        x = torch.stack(tokens).index_select(0, step.reshape(1))[0]
+        unseen = torch.where(torch.arange(later - 1) < step, 0.0, -torch.inf)
+        mask = torch.cat([unseen, torch.zeros(1)])[None]
         own = []
         for i, block in enumerate(model.blocks):
-            image, past = KeysValues(*states[2 * i : 2 * i + 2]), states[2 * layers + i][:, :, None]
+            image, past = KeysValues(*states[2 * i : 2 * i + 2]), states[2 * layers + i].unflatten(-1, (later - 1, -1))
             x, state = block.extend(x, image, past, mask)  # type: ignore[operator]
             own.append(state[:, :, -1])
         if model.cells.chart.count == 1:
             own[0] = own[0] + 0 * chart[..., None]  # an input that is not read would vanish from the graph
         state = model.norm(x)
-        second, third = (model.later_logits(state, token)[:, :, 0] for token in (1, 2))
-        return (torch.where(first, second, third), *own)
+        logits = torch.stack([model.later_logits(state, token)[:, :, 0] for token in range(1, later + 1)])
+        return (logits.index_select(0, step.reshape(1))[0], *own)
 
 
 EXAMPLE = {
@@ -83,7 +82,8 @@ def graphs(model: AQuaMaM) -> dict[str, tuple[nn.Module, Tensors, Tensors]]:
     cached = ["batch", config.heads, config.prefix_tokens + 1, config.dim // config.heads]
     prefix: Any = {f"{kind}_{i}": cached for i in layers for kind in ("key", "value")}
     each: list[Any] = ["batch", "rotations"]
-    own, past = ({f"{name}_{i}": [*each, 2 * config.dim] for i in layers} for name in ("own", "past"))
+    own: Any = {f"own_{i}": [*each, 2 * config.dim] for i in layers}
+    past: Any = {f"past_{i}": [*each, (config.later_tokens - 1) * 2 * config.dim] for i in layers}
     image = tensors("float32", image=["batch", config.channels, config.image_size, config.image_size])
     if config.embedding == "category":
         image = tensors("int64", category=["batch"])

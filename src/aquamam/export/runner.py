@@ -166,20 +166,25 @@ class OnnxPrefix:
         past: tuple[Tensor, ...] = (),
     ) -> tuple[Float[Tensor, "rotations batch steps bins"], tuple[Tensor, ...]]:
         config, (rotations, batch, steps) = self.model.config, seen.shape
+        done, slots = past[0].shape[2] if past else 0, config.later_tokens - 1
         if rotations * batch == 0:
-            own = tuple(seen.new_zeros((rotations, batch, 2 * config.dim)) for _ in range(config.layers))
+            own = tuple(seen.new_zeros((rotations, batch, done + steps, 2 * config.dim)) for _ in range(config.layers))
             return seen.new_zeros((*seen.shape, config.bins)), own
         names = [f"{kind}_{i}" for i in range(config.layers) for kind in ("key", "value")]
         feed = {"chart": _images_first(chart), **dict(zip(names, self.states))}
-        nothing = np.zeros((batch, rotations, 2 * config.dim), np.float32)
-        states = [_images_first(state) for state in past] or [nothing] * config.layers
+        # keys and values of tokens so far, and room for all that will be read
+        states = np.zeros((config.layers, batch, rotations, slots + 1, 2 * config.dim), np.float32)
+        for layer, state in enumerate(past):
+            states[layer, :, :, :done] = _images_first(state)
         logits = []
         for i in range(steps):
-            feed |= {"step": np.array(i + bool(past)), "component": _images_first(seen[..., i])}
-            feed |= {f"past_{layer}": state for layer, state in enumerate(states)}
-            out, *states = self.model.decoder.run(None, feed)
+            feed |= {"step": np.array(done + i), "component": _images_first(seen[..., i])}
+            feed |= {f"past_{n}": state[:, :, :slots].reshape(batch, rotations, -1) for n, state in enumerate(states)}
+            out, *own_states = self.model.decoder.run(None, feed)
+            states[:, :, :, done + i] = own_states
             logits.append(torch.from_numpy(out).transpose(0, 1))
-        return torch.stack(logits, 2), tuple(torch.from_numpy(state).transpose(0, 1) for state in states)
+        kept = torch.from_numpy(states[..., : done + steps, :]).transpose(1, 2)
+        return torch.stack(logits, 2), tuple(kept)
 
 
 def _images_first(x: Tensor) -> np.ndarray:
