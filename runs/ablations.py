@@ -32,8 +32,6 @@ VARIANTS: dict[str, tuple[dict, dict]] = {
     "batch norms frozen for the last 30 %": ({}, {"frozen_norms": 0.7}),
     "group norm instead of batch norm": ({"stem_norm": "group"}, {}),
     "AdamW instead of Muon": ({}, {"optimizer": "adamw"}),
-    "heads without a learnt factor": ({"scaled_heads": False}, {}),
-    "factors of the heads ten times as fast": ({}, {"scale_rate": 30.0}),
     "heads no faster than the rest": ({}, {"head_rate": 1.0}),
     "no running mean of the weights": ({}, {"averaging": 0.0}),
     "cells by volume": ({"by_volume": True}, {}),

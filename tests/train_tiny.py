@@ -24,7 +24,6 @@ MODEL = ModelConfig(
     stem=(8, 8),
     stem_blocks=(0, 1),
     stem_norm="batch",
-    scaled_heads=True,
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from aquamam.checkpoints.format import load_tensors, modernised, save_tensors
+from aquamam.checkpoints.format import folded_scales, load_tensors, modernised, save_tensors
 from aquamam.errors import InputError
 from aquamam.files import write_json
 from aquamam.network.model import RotationModel
@@ -101,7 +101,7 @@ def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "
         model = build(description["kind"], description["config"])
     except TypeError as error:
         raise InputError(f"{path} describes no model ({error}); the file is damaged or edited.") from error
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("certainty.")}  # of version 0.1
+    tensors = folded_scales(tensors)
     expected = model.state_dict()
     wrong = sorted(set(expected) ^ set(tensors)) or sorted(n for n in expected if expected[n].shape != tensors[n].shape)
     if wrong:

@@ -41,6 +41,15 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
         raise InputError(f"{path} has no readable description; the file is damaged, copy it again.") from error
 
 
+def folded_scales(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of heads that once had a factor of their own, times the factor."""
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("certainty.")}
+    for name in [name for name in tensors if name.endswith(".log_scale")]:
+        weight = name.replace("log_scale", "weight")
+        tensors[weight] = tensors[weight].float() * tensors.pop(name).float().exp()
+    return tensors
+
+
 def modernised(description: dict[str, Any]) -> dict[str, Any]:
     """A description of version 0.1 as of today: what was fitted to held-out images stood in its config and its info.
 
@@ -48,8 +57,11 @@ def modernised(description: dict[str, Any]) -> dict[str, Any]:
     and with them the scores of the posteriors that they corrected.
     """
     config, info = description.get("config"), description.get("info", {})
-    if not isinstance(config, dict) or not isinstance(info, dict) or "calibration" in description:
+    if not isinstance(config, dict) or not isinstance(info, dict):
         return description
+    config = {name: value for name, value in config.items() if name != "scaled_heads"}
+    if "calibration" in description:
+        return {**description, "config": config}
     gone = ("sharpness", "certainty", "contrast", "spill")
     temperatures = [1 / factor for factor in config.get("sharpness", (1.0, 1.0, 1.0))]
     corrected = bool(config.get("certainty") or config.get("spill") or set(config.get("contrast", ())) - {1.0})

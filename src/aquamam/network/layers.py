@@ -112,19 +112,6 @@ class Block(nn.Module):
         return x + F.dropout(self.linear2(hidden), self.dropout, self.training)
 
 
-class ScaledLinear(nn.Linear):
-    """A linear map with one learnt factor, so that sharper or flatter logits are one step away and not one for each
-    weight.
-    """
-
-    def __init__(self, inputs: int, outputs: int):
-        super().__init__(inputs, outputs)
-        self.log_scale = nn.Parameter(torch.zeros(()))
-
-    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
-        return super().forward(x * self.log_scale.exp())
-
-
 class ComponentEmbedding(nn.Module):
     r"""$g_{q_c}$: NeRF-like encoding $[q, \sin(2^l \pi q), \cos(2^l \pi q)]_{l<L}$, then an MLP of widths d/4, d/2,
     d.

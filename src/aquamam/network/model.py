@@ -22,7 +22,6 @@ from aquamam.network.layers import (
     ConvStem,
     KeysValues,
     PatchEmbedding,
-    ScaledLinear,
     normalise,
 )
 from aquamam.posterior.calibration import Calibration
@@ -54,7 +53,6 @@ class ModelConfig(Config):
     stem: tuple[int, ...] = (32, 64, 128)  # channels of the stages; each halves the resolution
     stem_blocks: tuple[int, ...] = (1, 1, 1)  # residual blocks of each stage
     stem_norm: str = "group"  # or "batch"
-    scaled_heads: bool = False  # one learnt factor for all logits of a head
     pose: bool = False  # three more tokens after the rotation's: where the part lies in the crop and how large it is
     categories: int = 6  # for embedding="category"
     tokens: int = 196  # for embedding="category"
@@ -208,14 +206,13 @@ class AQuaMaM(RotationModel):
             Block(config.dim, config.heads, config.hidden, config.dropout) for _ in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.dim)
-        head = ScaledLinear if config.scaled_heads else nn.Linear
-        self.head = head(config.dim, config.bins)
+        self.head = nn.Linear(config.dim, config.bins)
         if self.cells.chart.count > 1:
             # with several charts the first token also names the chart, and the later ones must be told of it
-            self.first_head = head(config.dim, self.cells.first_tokens)
+            self.first_head = nn.Linear(config.dim, self.cells.first_tokens)
             self.chart_embed = nn.Embedding(self.cells.chart.count, config.dim)
         if config.pose:
-            self.pose_head = head(config.dim, config.bins)
+            self.pose_head = nn.Linear(config.dim, config.bins)
 
     def posterior(self, images: ImageInput) -> QuaternionSentences:
         return QuaternionSentences(self.encode(images), self.cells)

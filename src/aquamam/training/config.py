@@ -15,7 +15,7 @@ CHOICES = {
 # a rule in words, whether a value keeps it, the fields that must
 RULES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("be at least 1", lambda x: x >= 1, "steps batch_size labels_per_image validate_every validation_size patience"),
-    ("be positive", lambda x: x > 0, "lr head_rate scale_rate eps checkpoint_seconds"),
+    ("be positive", lambda x: x > 0, "lr head_rate eps checkpoint_seconds"),
     ("not be negative", lambda x: x >= 0, "time_budget weight_decay clip smoothing threads epoch_size"),
     ("lie in [0, 1)", lambda x: 0 <= x < 1, "warmup smoothing_share averaging"),
     ("lie in [0, 2^31)", lambda x: 0 <= x < 2**31, "seed"),
@@ -37,7 +37,6 @@ class TrainConfig(Config):
     lr: float = 1.5e-3
     head_rate: float = 3.0  # the output layers learn so many times as fast: they must become sharp
     pyramid: bool = True  # heads learn as sums of ever coarser rows (`training.pyramid`)
-    scale_rate: float = 3.0  # and so many times their learnt factors, which set how sure they are
     betas: tuple[float, float] = (0.9, 0.99)
     eps: float = 1e-8
     weight_decay: float = 0.02

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from aquamam.network.layers import ScaledLinear
 from aquamam.training.config import TrainConfig
 
 ITERATIONS = 5
@@ -76,8 +75,6 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
                 hidden.append(parameter)
                 continue
             rate, decay = config.head_rate if output else 1.0, config.weight_decay if parameter.ndim > 1 else 0.0
-            if isinstance(module, ScaledLinear) and name == "log_scale":
-                rate, decay = config.scale_rate, 0.0
             groups.setdefault((rate, decay), []).append(parameter)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     told = [{"params": params, "rate": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]

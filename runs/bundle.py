@@ -1,0 +1,54 @@
+"""From a fitted part to a bundled model: python runs/bundle.py NAME FOLDER [--images 2000]
+
+Weights are stored in 16 bits. What is shipped is judged: on fresh pictures drawn as in training, and on plain renders.
+The figures go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import aquamam
+from aquamam.checkpoints.checkpoint import BUNDLED
+from aquamam.cli.evaluate import SEED
+from aquamam.data.renders import RenderedDataset
+from aquamam.evaluation.evaluate import evaluate
+from aquamam.fit.part import fresh_renders
+from aquamam.rendering.known import known_object
+from aquamam.rendering.render import RenderSettings
+
+KEPT = (
+    *("images", "mean_log_likelihood", "log_likelihood_se", "ceiling", "mean_error_deg", "median_error_deg", "acc15"),
+    *("spread_deg", "pit_ks", "coverage50", "coverage90", "coverage95", "samples", "seed"),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--images", type=int, default=2_000, help="to judge on")
+    args = parser.parse_args()
+    fitted = aquamam.load(args.folder)
+    target = BUNDLED / f"{args.name}.safetensors"
+    aquamam.save_model(fitted, target, half=True)
+    model = aquamam.load(target)
+    known = known_object(fitted)
+    assert known is not None
+    plain = RenderSettings(size=model.config.image_size)
+    drawn = {"seed": SEED, "split": "test", "length": args.images}
+    sets = {"as in training": fresh_renders(fitted, **drawn)}
+    sets["plain renders"] = RenderedDataset(known.mesh, plain, lookalikes=True, **drawn)
+    figures = {}
+    for words, data in sets.items():
+        found = evaluate(model, data).to_dict()
+        figures[words] = {key: found[key] for key in KEPT if key in found}
+        print(words, json.dumps(figures[words]), flush=True)
+    aquamam.save_model(
+        model, target, {"evaluation": {**figures["as in training"], "plain": figures["plain renders"]}}, half=True
+    )
+    print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
