@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   aquamam evaluate die                             on 10,000 fresh renders of what the model was trained on
   aquamam evaluate runs/die --data data/die --out report      a folder's test split; report/evaluation.html
+  aquamam evaluate die --photoreal                 on 300 path-traced pictures of a die in daylight and rooms
   aquamam evaluate runs/die --data render:die --count 2000 --samples 50 --json
   aquamam evaluate parts/duck --data lmo --object 9 --min-visible 0.6      crops of BOP's photographs
   aquamam evaluate --bop lmo result.csv            BOP's recalls of a result file, of aquamam predict --bop or others
@@ -38,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--bop", type=Path, metavar="DIR", help="print MSSD, MSPD and ADD(-S) recalls of BOP's result file")
     anew = " (default: what the model was trained on, rendered anew with a seed unknown to training)"
     add(parser, "--data", help=SHARED["--data"]["help"] + anew)
+    pictures = "judge on the physically based pictures of the die that ship with the package"
+    option("--photoreal", action="store_true", help=pictures)
     option("--split", help="of the data set (default: test, else valid)")
     option("--object", type=int, action="append", metavar="ID", help="of BOP's data: only this one; may be repeated")
     option("--min-visible", type=float, metavar="SHARE", help="of BOP's data: least visible share of an object")
@@ -66,7 +69,10 @@ def run(args: argparse.Namespace) -> None:
     with process_group(args.device) as device:
         model = load(args.checkpoint, device=device)
         chosen = {"objects": args.object, "min_visible": args.min_visible}
-        dataset, source = open_data(model, args.data, args.split, args.count, args.seed, chosen)
+        if args.photoreal:
+            dataset, source = photoreal(model, args.data, args.split, *chosen.values())
+        else:
+            dataset, source = open_data(model, args.data, args.split, args.count, args.seed, chosen)
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before the work, not after
         given = {name: getattr(args, name) for name in ("samples", "strategies", "seed", "batch_size", "quiet")}
@@ -141,6 +147,18 @@ def open_data(
     told = [f"object {number}" for number in options.get("objects", ())]
     told += [f"at least {options['min_visible']:.0%} visible"] if "min_visible" in options else []
     return open_dataset(source, split, size=size, **options), ", ".join([source, f"split {split}", *told])
+
+
+def photoreal(model: "nn.Module", *others: Any) -> tuple["RotationDataset", str]:
+    """The physically based pictures that ship with the package, and a phrase that says what they are."""
+    from aquamam.data.loaders.photoreal import PhotorealDataset
+
+    if any(other is not None for other in others):
+        raise InputError(
+            "--photoreal is a data set of its own; drop it, or what chooses another (--data, --split, ...)."
+        )
+    size = getattr(model.config, "image_size", 224)
+    return PhotorealDataset(size=size), f"physically based pictures of a die at {size} px"
 
 
 def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size: int) -> tuple["RotationDataset", str]:

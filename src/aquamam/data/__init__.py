@@ -22,6 +22,7 @@ _HOMES: dict[str, str] = {
     "ModelNetDataset": "loaders.modelnet",
     "PascalDataset": "loaders.pascal3d",
     "BopDataset": "loaders.bop",
+    "PhotorealDataset": "loaders.photoreal",
     "FolderDataset": "loaders.folder",
 }
 

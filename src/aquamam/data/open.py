@@ -11,12 +11,13 @@ from aquamam.data.loaders.folder import FolderDataset
 from aquamam.data.loaders.modelnet import ModelNetDataset
 from aquamam.data.loaders.original import OriginalDataset
 from aquamam.data.loaders.pascal3d import PascalDataset
+from aquamam.data.loaders.photoreal import PhotorealDataset
 from aquamam.data.loaders.symsol import SymsolDataset
 from aquamam.errors import InputError
 
 # The plain folder comes last: other layouts have CSV files too.
-KINDS = StoredDataset, OriginalDataset, SymsolDataset, ModelNetDataset, PascalDataset, BopDataset, FolderDataset
-LOADERS: dict[str, Any] = {kind.kind: kind for kind in KINDS}
+PUBLIC = OriginalDataset, SymsolDataset, ModelNetDataset, PascalDataset, BopDataset
+LOADERS: dict[str, Any] = {kind.kind: kind for kind in (StoredDataset, *PUBLIC, PhotorealDataset, FolderDataset)}
 
 
 def recognise(path: Path, kind: str | None = None) -> Any:

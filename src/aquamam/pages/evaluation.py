@@ -51,8 +51,10 @@ def mesh_of(dataset: RotationDataset, label: str) -> Mesh | None:
     """The object that a data set shows, if it was rendered here from a mesh that is still at hand."""
     if isinstance(dataset, RenderedDataset):
         return dataset.spec.meshes[dataset.spec.names.index(label)]
-    for thing in dataset.describe().get("objects", ()):
-        if isinstance(thing, dict) and thing.get("name") == label and label in solids.NAMES:
-            mesh = solids.solid(label).mesh
+    objects = [thing for thing in dataset.describe().get("objects", ()) if isinstance(thing, dict)]
+    for thing in objects:
+        name = thing.get("name")
+        if name in solids.NAMES and (name == label or len(objects) == 1):  # the only one, whatever classes are called
+            mesh = solids.solid(name).mesh
             return mesh if thing.get("mesh") == mesh.hash else None
     return None
