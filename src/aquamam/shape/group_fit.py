@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -73,12 +74,10 @@ class NamedGroup:
         if self.axis is not None:
             flips = {f"half turns across {arrow(self.axis)}": elements[n:]} if len(elements) > n else {}
             return {f"every turn about {arrow(self.axis)}": elements[:n], **flips}
-        return {
-            f"{line.words} about {arrow(line.axis)}": about(
-                line.axis, np.arange(1, line.order) * (2 * math.pi / line.order)
-            )
-            for line in lines_of(elements)
-        }
+        found = {}
+        for axis, order, words in lines_of(elements):
+            found[f"{words} about {arrow(axis)}"] = about(axis, np.arange(1, order) * (2 * math.pi / order))
+        return found
 
 
 def arrow(axis: Float64[np.ndarray, "3"]) -> str:
@@ -118,10 +117,7 @@ class Line(NamedTuple):
 
     axis: Float64[np.ndarray, "3"]
     order: int
-
-    @property
-    def words(self) -> str:
-        return "half turn" if self.order == 2 else f"turns by {360 / self.order:.4g}°"
+    words: str
 
 
 def distinct(found: Rotation, apart: float = APART) -> Rotation:
@@ -149,7 +145,11 @@ def lines_of(found: Rotation) -> list[Line]:
                 break
         else:
             groups.append((axis, [float(angle)]))
-    lines = [Line(total / np.linalg.norm(total), _order(np.array([0.0, *angles]))) for total, angles in groups]
+    lines = []
+    for total, angles in groups:
+        order = _order(np.array([0.0, *angles]))
+        words = "half turn" if order == 2 else f"turns by {360 / order:.4g}°"
+        lines.append(Line(total / np.linalg.norm(total), order, words))
     return sorted((line for line in lines if line.order > 1), key=lambda line: -line.order)
 
 
@@ -214,8 +214,10 @@ def _frame(first: Float64[np.ndarray, "3"], second: Float64[np.ndarray, "3"] | N
 def _candidates(lines: list[Line]) -> Iterator[_Candidate]:
     """Groups that have some of these axes, with more elements than were found perhaps."""
     for name, (make, size, order, a, b) in SOLIDS.items():
-        pairs = _pairs([line.axis for line in lines if line.order % order == 0], math.acos(a @ b / (a @ a)))
-        for seen in pairs[:4]:
+        axes, angle = [line.axis for line in lines if line.order % order == 0], math.acos(a @ b / (a @ a))
+        pairs = [(one, other if one @ other >= 0 else -other) for one, other in combinations(axes, 2)]
+        near = [seen for seen in pairs if abs(math.acos(min(1.0, seen[0] @ seen[1])) - angle) < LEAN]
+        for seen in near[:4]:
             yield _Candidate(name, size, make, (a, b), seen)
     z, x = np.array([0.0, 0, 1]), np.array([1.0, 0, 0])
     for line in lines[:40]:
@@ -225,14 +227,3 @@ def _candidates(lines: list[Line]) -> Iterator[_Candidate]:
             for half in halves if n < line.order else halves[:1]:
                 if 2 * n <= MAX_ORDER:
                     yield _Candidate(f"D{n}", 2 * n, partial(SymmetryGroup.dihedral, n), (z, x), (line.axis, half))
-
-
-def _pairs(axes: list[np.ndarray], angle: float) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of axes at an angle of at most 90 degrees, the second turned to its acute side."""
-    found = []
-    for i, a in enumerate(axes):
-        for b in axes[i + 1 :]:
-            b = b if a @ b >= 0 else -b
-            if abs(math.acos(min(1.0, a @ b)) - angle) < LEAN:
-                found.append((a, b))
-    return found

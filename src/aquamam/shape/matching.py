@@ -8,10 +8,10 @@ from jaxtyping import Bool, Float64, Int64
 from scipy.spatial.transform import Rotation
 
 from aquamam.errors import InputError
-from aquamam.shape.surface import Surface
+from aquamam.shape.surface import Points, Surface
 from aquamam.shape.visual import LEVELS, RenderComparison, rotation_key
 
-Points = tuple[Float64[np.ndarray, "n 3"], Int64[np.ndarray, " n"]]
+Part = tuple[Points, Int64[np.ndarray, " n"]]  # points of a surface, and their faces
 POINTS = 3000
 FIRST = 200  # of them decide most cases
 
@@ -36,7 +36,7 @@ class Matcher:
     part: points of the surface, and their faces, which alone must come to lie on it; else all that can be seen.
     """
 
-    def __init__(self, surface: Surface, tolerance: Tolerance, *, paint_only: bool = False, part: Points | None = None):
+    def __init__(self, surface: Surface, tolerance: Tolerance, *, paint_only: bool = False, part: Part | None = None):
         self.surface, self.tolerance, self.paint_only = surface, tolerance, paint_only
         points, faces = part or (surface.points, surface.faces)
         self.chosen = np.random.default_rng(0).permutation(len(points))[:POINTS]

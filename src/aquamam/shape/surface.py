@@ -22,6 +22,7 @@ from aquamam.rendering.render import RenderSettings, render
 VIEWS, PIXELS = 60, 80  # about 150,000 points; what is smaller than a fiftieth of the object may be missed
 CELLS = 80  # of the box for rough matches, along each side
 SAMPLES = 60_000  # more points, by area, for parts that are seen from few sides
+Points = Float64[np.ndarray, "n 3"]
 
 
 class Body(NamedTuple):
@@ -37,10 +38,10 @@ class Match(NamedTuple):
 
     distance: Float64[np.ndarray, " n"]
     face: Int64[np.ndarray, " n"]
-    place: Float64[np.ndarray, "n 3"]
+    place: Points
 
 
-def hull_body(points: Float64[np.ndarray, "n 3"]) -> Body:
+def hull_body(points: Points) -> Body:
     """Centroid and moments of the convex hull, of a flat sheet those of its flat hull; points on a line are refused."""
     middle = points.mean(0)
     _, size, axes = np.linalg.svd(points - middle, full_matrices=False)
@@ -75,16 +76,14 @@ def _moments(x: Float64[np.ndarray, "f c d"], weights: Float64[np.ndarray, "f c"
     return Body(centroid, (share * x).T @ x, (share * (x * x).sum(-1, keepdims=True) * x).sum(0))
 
 
-def directions(count: int) -> Float64[np.ndarray, "n 3"]:
+def directions(count: int) -> Points:
     """Points spread evenly over the sphere along a golden spiral; no symmetry maps them to one another."""
     z = 1 - (2 * np.arange(count) + 1) / count
     turn = np.pi * (1 + 5**0.5) * np.arange(count)
     return np.stack([np.sqrt(1 - z * z) * np.cos(turn), np.sqrt(1 - z * z) * np.sin(turn), z], -1)
 
 
-def looking_from(
-    towards: Float64[np.ndarray, "n 3"], roll: Float64[np.ndarray, " n"] | None = None
-) -> Float64[np.ndarray, "n 3 3"]:
+def looking_from(towards: Points, roll: Float64[np.ndarray, " n"] | None = None) -> Float64[np.ndarray, "n 3 3"]:
     """Rotations that show the object to the camera from these directions of its own frame, rolled in the picture."""
     z = towards / np.linalg.norm(towards, axis=-1, keepdims=True)
     helper = np.where(np.abs(z[:, 1:2]) < 0.9, np.array([0.0, 1.0, 0.0]), np.array([0.0, 0.0, -1.0]))
@@ -108,7 +107,7 @@ class Surface:
     body: Body  # of the hull, at the scale of the mesh
     centre: Float64[np.ndarray, "3"]  # in the coordinates of the mesh that came
     radius: float  # there, from the centre to the farthest corner
-    points: Float64[np.ndarray, "n 3"]
+    points: Points
     faces: Int64[np.ndarray, " n"]
 
     @classmethod
@@ -120,9 +119,7 @@ class Surface:
         if not scale > 0:
             raise InputError(f"an object must have an extent, {mesh.name!r} is a single point; repair the mesh.")
         if scale < 1e-12 * float(np.abs(corners).max()):
-            raise InputError(
-                f"{mesh.name!r} is so far from its origin that no digits are left for its shape; move it there."
-            )
+            raise InputError(f"{mesh.name!r} is too far from its origin to leave digits for its shape; move it there.")
         # about the bounding box first: hulls of far or tiny objects lose digits
         middle = (corners.min(0) + corners.max(0)) / 2
         body = hull_body((corners - middle) / scale)
@@ -133,17 +130,10 @@ class Surface:
         placed = replace(mesh, vertices=vertices, normals=crease_normals(vertices, mesh.faces))
         points, faces = seen(placed, looking_from(directions(VIEWS), 1.0 * np.arange(VIEWS)))
         if len(points) < 100:
-            raise InputError(
-                f"{mesh.name!r} fills {len(points)} pixels of {VIEWS} views; remove stray parts far from it."
-            )
-        return cls(
-            mesh=placed,
-            body=Body((body.centroid - origin) / reach, body.moments / reach**2, body.skew / reach**3),
-            centre=middle + scale * origin,
-            radius=scale * reach,
-            points=points,
-            faces=faces,
-        )
+            raise InputError(f"{mesh.name!r} fills {len(points)} pixels of {VIEWS} views; remove parts far from it.")
+        body = Body((body.centroid - origin) / reach, body.moments / reach**2, body.skew / reach**3)
+        centre = middle + scale * origin
+        return cls(mesh=placed, body=body, centre=centre, radius=scale * reach, points=points, faces=faces)
 
     @cached_property
     def triangles(self) -> Float64[np.ndarray, "f 3 3"]:
@@ -203,7 +193,7 @@ class Surface:
 
     def near(
         self, points: Float64[np.ndarray, "*batch 3"], k: int = 1, *, exact: float = 0.04
-    ) -> Int64[np.ndarray, "*batch k"]:
+    ) -> Int64[np.ndarray, "..."]:
         """The k nearest points of the cloud; farther than `exact` from it, k times one that is two cells off at most.
 
         A tree takes long where all of its points are far.
@@ -215,12 +205,12 @@ class Surface:
             found[close] = self.tree.query(points[close], np.arange(1, k + 1))[1]
         return found
 
-    def around(self, points: Float64[np.ndarray, "n 3"], radius: float, most: int = 32) -> Int64[np.ndarray, "n k"]:
+    def around(self, points: Points, radius: float, most: int = 32) -> Int64[np.ndarray, "n k"]:
         """Up to `most` points of the cloud within a radius, the nearest one repeated where there are fewer."""
         found = self.tree.query(points, np.arange(1, most + 1), distance_upper_bound=1.5 * radius)[1]
         return np.where(found < len(self.cloud[0]), found, self.near(points))
 
-    def match(self, points: Float64[np.ndarray, "n 3"], enough: float = 1e-4) -> Match:
+    def match(self, points: Points, enough: float = 1e-4) -> Match:
         """The nearest places on the faces of the nearest points of the cloud; of more of them where they are farther
         than `enough`."""
         found = Match(np.full(len(points), np.inf), np.zeros(len(points), np.int64), np.zeros((len(points), 3)))
@@ -240,7 +230,7 @@ class Surface:
 
     # --- paint --------------------------------------------------------------------------------------------------------
 
-    def paint(self, face: Int64[np.ndarray, " n"], place: Float64[np.ndarray, "n 3"]) -> Float64[np.ndarray, "n 3"]:
+    def paint(self, face: Int64[np.ndarray, " n"], place: Points) -> Points:
         """Colours, 0 to 255, at places on faces."""
         mesh, weights = self.mesh, points_to_barycentric(self.triangles[face], place)
         if mesh.texture is not None:
@@ -257,9 +247,7 @@ class Surface:
         return self.paint(faces, points)
 
 
-def seen(
-    mesh: Mesh, R: Float64[np.ndarray, "v 3 3"], pixels: int = PIXELS
-) -> tuple[Float64[np.ndarray, "n 3"], Int64[np.ndarray, " n"]]:
+def seen(mesh: Mesh, R: Float64[np.ndarray, "v 3 3"], pixels: int = PIXELS) -> tuple[Points, Int64[np.ndarray, " n"]]:
     """Points of a mesh of radius 1 that the views R show, one for each pixel, and their faces.
 
     Faces are drawn in a colour each, and the rays meet their planes.
@@ -294,7 +282,7 @@ def _cells(points: Float64[np.ndarray, "*batch 3"]) -> Int64[np.ndarray, "*batch
     return ((points + 1.02) * (CELLS / 2.04)).astype(np.int64).clip(0, CELLS - 1)
 
 
-def _texels(texture: np.ndarray, uv: Float64[np.ndarray, "n 2"]) -> Float64[np.ndarray, "n 3"]:
+def _texels(texture: np.ndarray, uv: Float64[np.ndarray, "n 2"]) -> Points:
     """A texture between its texels, repeated; v points up."""
     height, width = texture.shape[:2]
     x, y = uv[:, 0] * width - 0.5, (1 - uv[:, 1]) * height - 0.5

@@ -30,6 +30,7 @@ ANGLES = np.arange(1440) * (2 * math.pi / 1440)  # steps of a quarter degree res
 EVERY = np.array([0.11, 0.35, 0.74, 1.0, 1.37, 1.93, 2.31, 2.89, 3.3, 4.1, 4.77, 5.6])  # stand for every angle
 CLOSE = 10  # times the tolerance: moments that differ less may belong to an object that looks the same
 MOST = 240  # elements of a group that is found one by one
+Confirm = Callable[[Rotation], bool]
 LOOSE = 5  # times the tolerance: what near-symmetries may miss
 
 LONG = {"T": "tetrahedral", "O": "octahedral", "I": "icosahedral"}  # names of groups
@@ -116,7 +117,13 @@ def find_symmetries(mesh: Mesh | Surface, *, paint: bool = True, tolerance: Tole
     found = _confirmed(matcher, _of_shape(matcher))
     if paint and surface.painted:
         matcher = Matcher(surface, tolerance, paint_only=found.group is None or found.axis is not None)
-        found = _confirmed(matcher, _of_paint(matcher, found))
+        if found.group is None:
+            kept = _anywhere(matcher)
+        elif found.axis is not None:
+            kept = _with_axis(matcher, found.axis, flips=len(found.group.elements) > 1)
+        else:
+            kept = fit_group(_those(matcher.holds, found.samples(EVERY)), matcher.all_hold)
+        found = _confirmed(matcher, kept)
     elements = found.samples(EVERY)
     return Symmetries(
         found=found,
@@ -165,15 +172,6 @@ def _of_shape(matcher: Matcher) -> NamedGroup:
     return fit_group(matcher.refined(Rotation.from_rotvec(math.pi * axes.T)), matcher.all_hold)
 
 
-def _of_paint(matcher: Matcher, shape: NamedGroup) -> NamedGroup:
-    """The part of the geometry's group that keeps the colours."""
-    if shape.group is None:
-        return _anywhere(matcher)
-    if shape.axis is not None:
-        return _with_axis(matcher, shape.axis, flips=len(shape.group.elements) > 1)
-    return fit_group(_those(matcher.holds, shape.samples(EVERY)), matcher.all_hold)
-
-
 def _those(hold: Callable[[Rotation], bool], tried: Rotation) -> Rotation:
     return tried[np.array([hold(g) for g in tried], dtype=bool)]
 
@@ -181,9 +179,7 @@ def _those(hold: Callable[[Rotation], bool], tried: Rotation) -> Rotation:
 # --- about a known axis -----------------------------------------------------------------------------------------------
 
 
-def _with_axis(
-    matcher: Matcher, axis: np.ndarray, *, flips: bool, confirm: Callable[[Rotation], bool] | None = None
-) -> NamedGroup:
+def _with_axis(matcher: Matcher, axis: np.ndarray, *, flips: bool, confirm: Confirm | None = None) -> NamedGroup:
     """The group whose main axis is known; `confirm` has the last word, and then every angle together is out already."""
     if confirm is None and matcher.all_hold(about(axis, EVERY)):
         return revolution(axis, flips and matcher.holds(Rotation.from_rotvec(math.pi * across(axis, np.zeros(1))[0])))
@@ -202,9 +198,7 @@ def _best_in_circle(matcher: Matcher, family: Rotation, at_once: int = 24) -> Ro
     dips, good = dips[np.argsort(scores[dips])], family[:0]
     for start in range(0, len(dips), at_once):
         tried = family[dips[start : start + at_once]]
-        if (
-            not matcher.paint_only
-        ):  # where every angle fits, nothing pulls, and a quarter degree is within the tolerance
+        if not matcher.paint_only:  # else every angle fits, nothing pulls, and a quarter degree is within the tolerance
             tried = matcher.refined(tried)
         new = _those(matcher.seems_to_hold, tried)
         good = Rotation.concatenate([good, new])
@@ -291,13 +285,9 @@ def near_symmetries(mesh: Mesh | Surface, exact: Symmetries, most: int = 12) -> 
         if len(new):
             seen = [matcher.renders.difference(g) for g in new]
             worst = max(range(len(new)), key=lambda i: seen[i])
-            near = NearSymmetry(
-                words=words,
-                rotation=tuple(new[worst].as_quat(canonical=True).tolist()),
-                distance=max(matcher.distance(g) for g in new),
-                seen=seen[worst],
-            )
-            found.append(near)
+            rotation = tuple(new[worst].as_quat(canonical=True).tolist())
+            distance = max(matcher.distance(g) for g in new)
+            found.append(NearSymmetry(words=words, rotation=rotation, distance=distance, seen=seen[worst]))
     return sorted(found, key=lambda near: near.seen)[:most]
 
 

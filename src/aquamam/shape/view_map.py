@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -56,14 +56,6 @@ class ViewAmbiguity:
     @property
     def directions(self) -> Float64[np.ndarray, "n 3"]:
         return np.array([view.direction for view in self.views])
-
-    @property
-    def counts(self) -> Int64[np.ndarray, " n"]:
-        return np.array([view.count for view in self.views])
-
-    @property
-    def continuous(self) -> Bool[np.ndarray, " n"]:
-        return np.array([view.continuous for view in self.views])
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -149,15 +141,15 @@ def save_map(found: ViewAmbiguity, path: str | os.PathLike[str]) -> None:
     longitude, latitude = np.meshgrid(np.linspace(-math.pi, math.pi, 721), np.linspace(-math.pi / 2, math.pi / 2, 361))
     flat = np.cos(latitude)
     there = np.stack([flat * np.sin(longitude), np.sin(latitude), flat * np.cos(longitude)], -1)
-    label = np.where(found.continuous, 0, found.counts)
-    kinds = sorted(set(label.tolist()), key=lambda count: (count == 0, count))
+    label = [0 if view.continuous else view.count for view in found.views]
+    kinds = sorted(set(label), key=lambda count: (count == 0, count))
     # one, few, many from light to dark; curves in another hue
     shades = 0.92 - 0.6 * np.arange(len(kinds)) / max(1, len(kinds) - 1)
     colours = [
         (0.85, 0.45, 0.1) if kind == 0 else (shade, 0.97 * shade, 0.95 - 0.2 * i / len(kinds))
         for i, (kind, shade) in enumerate(zip(kinds, shades.tolist()))
     ]
-    number = np.array([kinds.index(kind) for kind in label.tolist()])[cKDTree(found.directions).query(there)[1]]
+    number = np.array([kinds.index(kind) for kind in label])[cKDTree(found.directions).query(there)[1]]
     figure = Figure(figsize=(8, 4.6), dpi=120)
     axes: Any = figure.add_axes((0.03, 0.14, 0.94, 0.76), projection="mollweide")
     norm = BoundaryNorm(np.arange(len(kinds) + 1) - 0.5, len(kinds)) if len(kinds) > 1 else None

@@ -8,7 +8,7 @@ other image.
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, UInt8
+from jaxtyping import Float64
 from scipy.ndimage import maximum_filter, minimum_filter
 from scipy.spatial.transform import Rotation
 
@@ -40,20 +40,17 @@ class RenderComparison:
         key = rotation_key(g)
         if key not in self._known:
             other = render(self.mesh, self.views @ g.as_matrix(), self.settings, alpha=True)
-            outside = _excess(self.images[..., :3], other[..., :3])
+            # levels by which pixels of either image lie outside the range of their neighbourhood in the other
+            outside = np.zeros(other.shape[:-1], np.int16)
+            for a, b in ((self.images, other), (other, self.images)):
+                high, low = (
+                    limit(b[..., :3], (1, 3, 3, 1)).astype(np.int16) for limit in (maximum_filter, minimum_filter)
+                )
+                outside = np.maximum(outside, np.maximum(a[..., :3] - high, low - a[..., :3]).max(-1))
             covered = ((self.images[..., 3] > 0) | (other[..., 3] > 0)).sum((-1, -2))
             share = (outside > LEVELS).sum((-1, -2)) / np.maximum(covered, 1)
             self._known[key] = Difference(float(share.max()), float(outside.max()))
         return self._known[key]
-
-
-def _excess(a: UInt8[np.ndarray, "n h w 3"], b: UInt8[np.ndarray, "n h w 3"]) -> UInt8[np.ndarray, "n h w"]:
-    """Levels by which pixels of either image lie outside the range of their 3 x 3 neighbourhood in the other."""
-    outside = np.zeros(a.shape, np.int16)
-    for one, other in ((a, b), (b, a)):
-        high, low = (f(other, (1, 3, 3, 1)).astype(np.int16) for f in (maximum_filter, minimum_filter))
-        outside = np.maximum(outside, np.maximum(one - high, low - one))
-    return outside.max(-1).astype(np.uint8)
 
 
 def rotation_key(g: Rotation) -> bytes:
