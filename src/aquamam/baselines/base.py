@@ -4,15 +4,17 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from aquamam.baselines.encoder import Encoder, EncoderConfig
 from aquamam.geometry.directional import draw_category
 from aquamam.geometry.rotations import multiply, rotvec_to_quat
 from aquamam.network.images import ImageInput
-from aquamam.network.model import RotationModel, minus_mean
-from aquamam.posterior.distribution import RotationDistribution
+from aquamam.network.model import RotationModel
+from aquamam.posterior.distribution import Densities, Generator, RotationDistribution, Rotations
+
+Quaternions = Float[Tensor, "batch 4"]
 
 
 class Baseline(RotationModel):
@@ -26,24 +28,6 @@ class Baseline(RotationModel):
     def prepare(self, images: ImageInput) -> Tensor:
         return self.encoder.prepare(images)  # type: ignore[operator]
 
-    def objective(
-        self, images: ImageInput, q: Float[Tensor, "rotations batch 4"], generator: torch.Generator | None
-    ) -> Float[Tensor, "rotations batch"]:
-        """What training makes large: the log-likelihood, unless a system has another."""
-        return self.posterior(images).log_prob(q)
-
-    def loss(
-        self,
-        images: ImageInput,
-        q: Float[Tensor, "rotations batch 4"],
-        *,
-        window: Float[Tensor, "batch 3"] | None = None,
-        weights: Float[Tensor, "rotations batch"] | None = None,
-        smoothing: float = 0.0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, ""]:
-        return minus_mean(self.objective(images, q, generator), weights)
-
 
 class ConditionedMLP(nn.Module):
     """A ReLU network of (image feature, query) whose first layer is split: an image's part is computed once."""
@@ -56,7 +40,6 @@ class ConditionedMLP(nn.Module):
         self.out = nn.Linear(width, outputs)
 
     def context(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch width"]:
-        """The image's part of the first layer."""
         return self.image(features)
 
     def forward(
@@ -81,30 +64,29 @@ def head(inputs: int, outputs: int, gain: float = 0.1) -> nn.Linear:
 class MixturePosterior(RotationDistribution):
     """A mixture for each image, of components with densities, draws and modes of their own."""
 
-    def __init__(self, log_weight: Float[Tensor, "batch components"], ceiling: float = torch.inf):
+    def __init__(self, log_weight: Float[Tensor, "batch components"], *parts: Tensor, ceiling: float = torch.inf):
+        """parts: what makes the components, tensors of shape (batch, components, ...)."""
         super().__init__(len(log_weight), ceiling=ceiling, row_floats=32 * log_weight.shape[-1])
-        self.log_weight = log_weight
+        self.log_weight, self.parts = log_weight, parts
 
-    def component_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch components"]:
-        """Log density of each component (volume pi^2)."""
+    def component_log_prob(self, q: Rotations) -> Float[Tensor, "rotations batch components"]:
         raise NotImplementedError
 
     def component_modes(self) -> Float[Tensor, "batch components 4"]:
         """Where each component is densest, xyzw."""
         raise NotImplementedError
 
-    def component_draw(
-        self, images: Int[Tensor, "batch"], which: Int[Tensor, "rotations batch"], generator: torch.Generator | None
-    ) -> Float[Tensor, "rotations batch 4"]:
-        """One draw from each of these components, xyzw."""
+    def component_draw(self, *parts: Tensor, generator: Generator) -> Rotations:
+        """One draw from each of some components, xyzw, given their rows of `parts`."""
         raise NotImplementedError
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         return (self.component_log_prob(q) + self.log_weight).logsumexp(-1)
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         which = draw_category(self.log_weight, count, generator)
-        return self.component_draw(torch.arange(self._batch, device=which.device), which, generator).float()
+        images = torch.arange(self._batch, device=which.device)
+        return self.component_draw(*(part[images, which] for part in self.parts), generator=generator).float()
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
         """The component's mode that is likeliest under the whole mixture."""
@@ -112,8 +94,7 @@ class MixturePosterior(RotationDistribution):
         return best_of(modes, self._log_prob(modes)).float()
 
 
-def best_of(q: Float[Tensor, "rotations batch 4"], log_p: Float[Tensor, "rotations batch"]) -> Float[Tensor, "batch 4"]:
-    """The likeliest rotation of each image."""
+def best_of(q: Rotations, log_p: Densities) -> Quaternions:
     return q[log_p.argmax(0), torch.arange(q.shape[1], device=q.device)]
 
 
@@ -123,9 +104,7 @@ def best_draw(posterior: RotationDistribution, ascent_steps: int = 0) -> Float[T
     return ascend(posterior._log_prob, best_of(q, posterior._in_chunks(q)), ascent_steps).float()
 
 
-def ascend(
-    log_density: Callable[[Tensor], Tensor], q: Float[Tensor, "batch 4"], steps: int, reach: float = 0.05
-) -> Float[Tensor, "batch 4"]:
+def ascend(log_density: Callable[[Tensor], Tensor], q: Quaternions, steps: int, reach: float = 0.05) -> Quaternions:
     """The best rotation on a climb of log_density ((1, batch, 4) -> (1, batch)) from q by gradient steps on the group.
 
     Steps have a set length, `reach` radians at first and a thousandth of it at last, and some momentum: densities of

@@ -10,9 +10,11 @@ component that fits it best learn (and the others a little): `training="winner"`
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from aquamam.baselines.base import Baseline, MixturePosterior, head
@@ -22,15 +24,13 @@ from aquamam.errors import InputError
 from aquamam.geometry.directional import log_bingham_constant, sample_bingham
 from aquamam.geometry.rotations import as_unit_quat, inverse, multiply
 from aquamam.network.images import ImageInput
-from aquamam.posterior.distribution import Images
+from aquamam.posterior.distribution import Densities, Generator, Images, Rotations
 
 MAX_CONCENTRATION = 1e8  # a spread of 0.01 degrees; beyond it float32 parameters cannot place a mode
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinghamConfig(EncoderConfig):
-    """Everything a checkpoint needs to rebuild the network."""
-
     components: int = 1
     training: str = "likelihood"  # or "winner"
     relaxation: float = 0.05  # winner: share of the gradient that the losers divide among them
@@ -60,16 +60,11 @@ class Bingham(Baseline):
         outputs = self.head(self.encoder(images)).unflatten(-1, (self.config.components, 12)).double()
         weight, left, right, log_concentration = outputs.split([1, 4, 4, 3], -1)
         concentration = log_concentration.clamp_max(math.log(MAX_CONCENTRATION)).exp()
-        return BinghamMixture(
-            log_weight=weight.squeeze(-1).log_softmax(-1),
-            left=torch.nn.functional.normalize(left, dim=-1),
-            right=torch.nn.functional.normalize(right, dim=-1),
-            z=torch.cat([-concentration, torch.zeros_like(concentration[..., :1])], -1),
-        )
+        z = torch.cat([-concentration, torch.zeros_like(concentration[..., :1])], -1)
+        left, right = F.normalize(left, dim=-1), F.normalize(right, dim=-1)
+        return BinghamMixture(weight.squeeze(-1).log_softmax(-1), left, right, z)
 
-    def objective(
-        self, images: ImageInput, q: Float[Tensor, "rotations batch 4"], generator: torch.Generator | None
-    ) -> Float[Tensor, "rotations batch"]:
+    def objective(self, images: ImageInput, q: Rotations, **options: Any) -> Densities:
         r"""The log-likelihood, or for winners $\ln w_k + (1 - ε) \ln p_k + \frac{ε}{K - 1} \sum_{j \ne k} \ln p_j$.
 
         k is the component with the highest density at the true rotation. At ε = 0 it bounds the log-likelihood from
@@ -86,7 +81,7 @@ class Bingham(Baseline):
 
 
 class BinghamMixture(MixturePosterior):
-    """A mixture of Bingham distributions for each image."""
+    """Components of quaternions left and right, and z."""
 
     def __init__(
         self,
@@ -96,22 +91,19 @@ class BinghamMixture(MixturePosterior):
         z: Float[Tensor, "batch components 4"],
     ):
         peak = math.log(2) - float(log_bingham_constant(torch.tensor([-MAX_CONCENTRATION] * 3 + [0.0])))
-        super().__init__(log_weight, ceiling=peak)
+        super().__init__(log_weight, left, right, z, ceiling=peak)
         self.left, self.right, self.z = left, right, z
         self._log_factor = math.log(2) - log_bingham_constant(z)
 
     def _some(self, images: Images) -> "BinghamMixture":
-        return BinghamMixture(*(part[images] for part in (self.log_weight, self.left, self.right, self.z)))
+        return BinghamMixture(*(part[images] for part in (self.log_weight, *self.parts)))
 
-    def component_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch components"]:
+    def component_log_prob(self, q: Rotations) -> Float[Tensor, "rotations batch components"]:
         y = multiply(multiply(inverse(self.left), q.unsqueeze(-2)), inverse(self.right))
         return (self.z * y.square()).sum(-1) + self._log_factor
 
     def component_modes(self) -> Float[Tensor, "batch components 4"]:
         return multiply(self.left, self.right)
 
-    def component_draw(
-        self, images: Int[Tensor, "batch"], which: Int[Tensor, "rotations batch"], generator: torch.Generator | None
-    ) -> Float[Tensor, "rotations batch 4"]:
-        y = sample_bingham(self.z[images, which], generator=generator)
-        return multiply(multiply(self.left[images, which], y), self.right[images, which])
+    def component_draw(self, left: Tensor, right: Tensor, z: Tensor, *, generator: Generator) -> Rotations:  # type: ignore[override]
+        return multiply(multiply(left, sample_bingham(z, generator=generator)), right)

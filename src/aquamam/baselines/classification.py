@@ -16,15 +16,13 @@ from aquamam.errors import InputError
 from aquamam.geometry.directional import draw_category
 from aquamam.geometry.grid import cell_volume, grid_cell_of, grid_points, grid_size, random_in_cell
 from aquamam.network.images import ImageInput
-from aquamam.posterior.distribution import Images, RotationDistribution, TopK
+from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations, TopK
 
 MAX_LEVEL = 4  # 294,912 classes; the next level has 2.4 million, which is why IPDF exists
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationConfig(EncoderConfig):
-    """Everything a checkpoint needs to rebuild the network."""
-
     level: int = 2  # of the grid: 72, 576, 4,608, 36,864 or 294,912 cells
 
     def __post_init__(self) -> None:
@@ -61,10 +59,10 @@ class CellProbabilities(RotationDistribution):
         cell = grid_cell_of(q, self.level)
         return cell[..., None], torch.full(cell.shape, self.ceiling, dtype=torch.float64, device=cell.device)
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         return self.log_p.gather(-1, grid_cell_of(q, self.level).T).T.double() + self.ceiling
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         cell = draw_category(self.log_p, count, generator)
         return random_in_cell(cell, self.level, generator=generator, dtype=torch.float32)
 

@@ -60,7 +60,6 @@ class EncoderConfig(Config):
 
     @property
     def features(self) -> int:
-        """Length of the feature vector."""
         return {"category": self.category_features, "resnet50": RESNET_FEATURES}.get(self.encoder, self.dim)
 
 
@@ -84,7 +83,6 @@ class Encoder(nn.Module):
         return self.resnet(prepared) if self.config.encoder == "resnet50" else self.small(prepared)
 
     def prepare(self, images: ImageInput) -> Shaped[Tensor, "..."]:
-        """Validate and stack the input: (B, channels, H, W), or (B,) categories."""
         device = next(self.parameters()).device
         if self.config.encoder == "category":
             return as_categories(images, self.config.categories).to(device)

@@ -16,6 +16,7 @@ Both ways are exact to rounding. Rotations are xyzw, and all maps follow the dty
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,17 +28,14 @@ from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
 from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, inverse, multiply, quat_to_matrix, random_quat
 from aquamam.network.images import ImageInput
-from aquamam.posterior.distribution import Images, RotationDistribution
+from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations
 
 MAX_RADIUS = 0.99  # of ω: a coupling stretches by at most 199
 MAX_LOG_SCALE = 6.0
-Rotations = Float[Tensor, "rotations batch 4"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowConfig(EncoderConfig):
-    """Everything a checkpoint needs to rebuild the network."""
-
     couplings: int = 12  # the original has 21 to 24
     segments: int = 32  # K; the original has 64
     width: int = 64
@@ -60,7 +58,6 @@ class MoebiusCoupling(nn.Module):
             self.net.out.bias.mul_(0.1)
 
     def context(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch width"]:
-        """The image's part of the network."""
         return self.net.context(features)
 
     def _circle(self, q: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,14 +70,10 @@ class MoebiusCoupling(nn.Module):
         return logit.softmax(-1), *((w @ column.unsqueeze(-1)).squeeze(-1) for column in (second, third))
 
     def _moebius(self, weight: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean angle and mean stretch."""
         stretch = (1 - a.square() - b.square()) / ((1 - a).square() + b.square())
         return (weight * 2 * torch.atan2(-b, 1 - a)).sum(-1), (weight * stretch).sum(-1)
 
-    def forward(
-        self, q: Rotations, context: Float[Tensor, "batch width"]
-    ) -> tuple[Rotations, Float[Tensor, "rotations batch"]]:
-        """Mapped rotations and the log-determinant."""
+    def forward(self, q: Rotations, context: Float[Tensor, "batch width"]) -> tuple[Rotations, Densities]:
         angle, stretch = self._moebius(*self._circle(q, context))
         return multiply(q, self._about(angle)), stretch.log()
 
@@ -118,7 +111,6 @@ class QuaternionAffine(nn.Module):
             self.head.bias[[3, 7, 11, 15]] = 1.0  # starts near the identity
 
     def context(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch 20"]:
-        """The map's parameters."""
         return self.head(features)
 
     def _parts(self, context: Tensor, dtype: torch.dtype) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -128,17 +120,13 @@ class QuaternionAffine(nn.Module):
         quaternions = F.normalize(quaternions.unflatten(-1, (4, 4)), dim=-1)
         return quaternions.unbind(-2), log_scale - log_scale.mean(-1, keepdim=True)
 
-    def forward(
-        self, q: Rotations, context: Float[Tensor, "batch 20"]
-    ) -> tuple[Rotations, Float[Tensor, "rotations batch"]]:
-        """Mapped rotations and the log-determinant."""
+    def forward(self, q: Rotations, context: Float[Tensor, "batch 20"]) -> tuple[Rotations, Densities]:
         (left, right, left2, right2), log_scale = self._parts(context, q.dtype)
         y = log_scale.exp() * multiply(multiply(left, q), right)
         norm = y.norm(dim=-1, keepdim=True)
         return multiply(multiply(left2, y / norm), right2), -4 * norm.squeeze(-1).log()
 
     def inverse(self, q: Rotations, context: Float[Tensor, "batch 20"]) -> Rotations:
-        """The rotations that `forward` takes to q."""
         (left, right, left2, right2), log_scale = self._parts(context, q.dtype)
         y = multiply(multiply(inverse(left2), q), inverse(right2)) * torch.exp(-log_scale)
         return multiply(multiply(inverse(left), y / y.norm(dim=-1, keepdim=True)), inverse(right))
@@ -162,7 +150,7 @@ class RotationFlow(Baseline):
         features = self.encoder(images)
         return FlowPosterior(self, [layer.context(features) for layer in self.maps])  # type: ignore[operator]
 
-    def objective(self, images: ImageInput, q: Rotations, generator: torch.Generator | None) -> Tensor:
+    def objective(self, images: ImageInput, q: Rotations, **options: Any) -> Densities:
         """The log-likelihood in float32: half the cost of `log_prob`'s float64."""
         return self.posterior(images)._log_prob(as_unit_quat(q).float())
 
@@ -178,10 +166,10 @@ class FlowPosterior(RotationDistribution):
     def _some(self, images: Images) -> "FlowPosterior":
         return FlowPosterior(self.model, [context[images] for context in self.contexts])
 
-    def _log_prob(self, q: Rotations) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         return self.to_uniform(q)[1] + LOG_UNIFORM
 
-    def to_uniform(self, q: Rotations) -> tuple[Rotations, Float[Tensor, "rotations batch"]]:
+    def to_uniform(self, q: Rotations) -> tuple[Rotations, Densities]:
         """The whole flow and its log-determinant."""
         total = torch.zeros_like(q[..., 0])
         for layer, context in zip(self.model.maps, self.contexts):
@@ -190,12 +178,11 @@ class FlowPosterior(RotationDistribution):
         return q, total
 
     def from_uniform(self, q: Rotations) -> Rotations:
-        """The way back."""
         for layer, context in zip(reversed(self.model.maps), reversed(self.contexts)):  # type: ignore[call-overload]
             q = layer.inverse(q, context)  # type: ignore[operator]
         return q
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Rotations:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         device = self.contexts[0].device
         q = random_quat((count, self._batch), generator=generator, dtype=torch.float64, device=device)
         return torch.cat([self.from_uniform(part) for part in q.split(self._chunks(count))]).float()

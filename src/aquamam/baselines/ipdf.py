@@ -33,7 +33,7 @@ from aquamam.geometry.directional import draw_category, draw_uniform
 from aquamam.geometry.grid import cell_volume, grid_points, grid_size, random_in_cell, so3_grid_chunks
 from aquamam.geometry.rotations import as_unit_quat, inverse, multiply, quat_to_matrix, random_quat
 from aquamam.network.images import ImageInput
-from aquamam.posterior.distribution import CHUNK_FLOATS, Images, RotationDistribution
+from aquamam.posterior.distribution import CHUNK_FLOATS, Densities, Generator, Images, RotationDistribution, Rotations
 
 # Scores of one piece of the grid: 16,384 rows of 256 floats are 16 MB, which a processor's last cache nearly holds.
 ROWS_AT_ONCE = 2**14
@@ -96,7 +96,7 @@ class IPDF(Baseline):
 
     def scores(
         self, context: Float[Tensor, "batch width"], q: Float[Tensor, "rotations images 4"], *, light: bool = False
-    ) -> Float[Tensor, "rotations batch"]:
+    ) -> Densities:
         """f(image, rotation) for xyzw rotations of each image, or (rotations, 1, 4) for rotations that all images share.
 
         light: activations are recomputed in the backward pass instead of kept.
@@ -105,9 +105,7 @@ class IPDF(Baseline):
             return checkpoint(self.scores, context, q, use_reentrant=False)
         return self.net(context, encode_rotation(q, self.config.octaves)).squeeze(-1)
 
-    def objective(
-        self, images: ImageInput, q: Float[Tensor, "rotations batch 4"], generator: torch.Generator | None
-    ) -> Float[Tensor, "rotations batch"]:
+    def objective(self, images: ImageInput, q: Rotations, *, generator: Generator = None, **options: Any) -> Densities:
         r"""Negative sampling: $\ln \mathrm{softmax}(f)_{true} - \ln V$ among the truth and uniform rotations.
 
         $V = π^2 / (1 + negatives)$. The negatives are drawn anew for each image and shared by its true rotations.
@@ -143,17 +141,15 @@ class IPDFPosterior(RotationDistribution):
     def _some(self, images: Images) -> "IPDFPosterior":
         return IPDFPosterior(self.model, self.context[images], self.config)
 
-    def scores(self, q: Float[Tensor, "rotations images 4"]) -> Float[Tensor, "rotations batch"]:
+    def scores(self, q: Float[Tensor, "rotations images 4"]) -> Densities:
         """Unnormalised log densities of xyzw quaternions, float64."""
         return self.model.scores(self.context, q).double()
 
     def grid_scores(self) -> Iterator[Float[Tensor, "piece batch"]]:
-        """Scores of the grid's rotations in order, piece by piece."""
         for q in so3_grid_chunks(self.config.level, chunk=self._rows):
             yield self.model.scores(self.context, q[:, None].to(self.context.device), light=True).double()
 
     def summary(self) -> GridSummary:
-        """One pass over the grid, done once."""
         if self._summary is None or (torch.is_grad_enabled() and not self._summary.log_mass.requires_grad):
             masses, tops = [], []
             for scores in self.grid_scores():
@@ -164,16 +160,14 @@ class IPDFPosterior(RotationDistribution):
             self._summary = GridSummary(torch.stack(masses), (piece * self._rows + place)[0])
         return self._summary
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         if self.config.normaliser == "grid":
             return self.scores(q) - self.summary().log_mass.logsumexp(0) - self._log_volume
         image = torch.arange(self._batch, device=q.device).repeat(len(q))
         parts = zip(q.reshape(-1, 4).split(TRUTHS_AT_ONCE), image.split(TRUTHS_AT_ONCE))
         return torch.cat([self._among_rotated_grid(*part) for part in parts]).reshape(q.shape[:2]) - self._log_volume
 
-    def _among_rotated_grid(
-        self, q: Float[Tensor, "queries 4"], image: Int64[Tensor, "queries"]
-    ) -> Float[Tensor, "queries"]:
+    def _among_rotated_grid(self, q: Float[Tensor, "queries 4"], image: Int64[Tensor, "queries"]) -> Tensor:
         """ln softmax of each rotation's score for its image among the grid, rotated to end at that rotation."""
         size = grid_size(self.config.level)
         step = multiply(inverse(grid_points(torch.tensor(size - 1), self.config.level).to(q.device)), q)
@@ -190,7 +184,7 @@ class IPDFPosterior(RotationDistribution):
             last = torch.cat([s[-1] for s in scores])  # of the last piece: the rotations themselves
         return last - torch.stack(masses).logsumexp(0)
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         """Draw a piece of the grid by its mass, then a rotation in it: only drawn pieces are scored a second time."""
         index = torch.zeros(count, self._batch, dtype=torch.long, device=self.context.device)
         piece = draw_category(self.summary().log_mass.T.log_softmax(-1), count, generator)

@@ -25,13 +25,11 @@ from aquamam.geometry.directional import draw_normal, draw_uniform
 from aquamam.geometry.rotations import canonical
 from aquamam.network.images import ImageInput
 from aquamam.network.model import AQuaMaM, ModelConfig, Prefix
-from aquamam.posterior.distribution import Images, RotationDistribution
+from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoGConfig(EncoderConfig):
-    """Everything a checkpoint needs to rebuild the network."""
-
     components: int = 512
     min_std: float = 1e-6  # of a Gaussian in s; for finitely many rotations the likelihood has no other bound
     octaves: int = 6
@@ -89,12 +87,11 @@ class GaussianSentences(RotationDistribution):
         return Mixture(weight.log_softmax(-1), mean, log_std.clamp_min(self.min_log_std))
 
     def _next(self, seen: Float[Tensor, "rotations batch steps"], past: tuple[Tensor, ...]) -> tuple[Mixture, tuple]:
-        """The mixtures after each component in `seen`, and what to pass as `past` to go on."""
         chart = torch.zeros(seen.shape[:2], dtype=torch.long, device=seen.device)
         outputs, past = self.prefix.rest(chart, seen.float(), past)
         return self._mixture(outputs), past
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         q = canonical(q)
         room_after_y = torch.hypot(q[..., 2], q[..., 3])
         room = torch.stack([torch.hypot(q[..., 1], room_after_y), room_after_y, q[..., 3]], -1).clamp_min(SMALLEST)
@@ -103,7 +100,7 @@ class GaussianSentences(RotationDistribution):
         log_p = self._mixture(self.prefix.first()).log_prob(s[..., 0]) + rest.log_prob(s[..., 1:]).sum(-1)
         return log_p + 3 * math.log(2) - room.log().sum(-1)
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         def choose(mixture: Mixture, room: Tensor) -> Tensor:
             u = draw_uniform((*room.shape, 1), generator, room.device)
             cumulative = mixture.log_weight.exp().cumsum(-1).expand(*room.shape, -1).contiguous()

@@ -12,9 +12,10 @@ the system.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from aquamam.baselines.base import Baseline, ConditionedMLP, MixturePosterior, best_draw, head
@@ -25,15 +26,15 @@ from aquamam.geometry.cells import SMALLEST
 from aquamam.geometry.directional import draw_normal, log_von_mises, sample_von_mises
 from aquamam.geometry.rotations import as_unit_quat, euler_to_quat, quat_to_euler, quat_to_matrix
 from aquamam.network.images import ImageInput
-from aquamam.posterior.distribution import Images, RotationDistribution
+from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations
 
 MAX_CONCENTRATION = 1e8  # a spread of 0.006 degrees
+
+Angles = Float[Tensor, "*#batch 3"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EulerConfig(EncoderConfig):
-    """What both systems share."""
-
     euler: str = "YXZ"  # three different axes in SciPy's notation; the paper's data is written in these
 
     def __post_init__(self) -> None:
@@ -41,14 +42,12 @@ class EulerConfig(EncoderConfig):
         one_case = self.euler.isupper() or self.euler.islower()
         if sorted(self.euler.upper()) != ["X", "Y", "Z"] or not one_case:
             raise InputError(
-                f'euler must name three different axes in one case, got {self.euler!r}; "YXZ" is the paper\'s.'
+                f"euler must name three different axes in one case, got {self.euler!r}; YXZ is the paper's."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class VonMisesConfig(EulerConfig):
-    """Everything a checkpoint needs to rebuild the network."""
-
     components: int = 16
 
     def __post_init__(self) -> None:
@@ -79,12 +78,7 @@ def _angles(outputs: Float[Tensor, "*batch 9"]) -> tuple[Float[Tensor, "*batch 3
     return torch.atan2(sine, cosine), log_concentration.clamp_max(math.log(MAX_CONCENTRATION)).exp()
 
 
-def log_euler_density(
-    q: Float[Tensor, "*#batch 4"],
-    mean: Float[Tensor, "*#batch 3"],
-    concentration: Float[Tensor, "*#batch 3"],
-    euler: str,
-) -> Float[Tensor, "..."]:
+def log_euler_density(q: Tensor, mean: Angles, concentration: Angles, euler: str) -> Float[Tensor, "..."]:
     """Log density (volume pi^2) of rotations (xyzw) whose Euler angles have a product of three von Mises distributions."""
     angles = quat_to_euler(q, euler)
     first, middle, last = angles.unbind(-1)
@@ -94,8 +88,6 @@ def log_euler_density(
 
 
 class VonMisesMixture(MixturePosterior):
-    """A mixture of products of von Mises distributions for each image."""
-
     def __init__(
         self,
         log_weight: Float[Tensor, "batch components"],
@@ -103,30 +95,25 @@ class VonMisesMixture(MixturePosterior):
         concentration: Float[Tensor, "batch components 3"],
         euler: str,
     ):
-        super().__init__(log_weight)
+        super().__init__(log_weight, centre, concentration)
         self.centre, self.concentration, self.euler = centre, concentration, euler
 
     def _some(self, images: Images) -> "VonMisesMixture":
-        weight, centre, concentration = (x[images] for x in (self.log_weight, self.centre, self.concentration))
+        weight, centre, concentration = (part[images] for part in (self.log_weight, *self.parts))
         return VonMisesMixture(weight, centre, concentration, self.euler)
 
-    def component_log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch components"]:
+    def component_log_prob(self, q: Rotations) -> Float[Tensor, "rotations batch components"]:
         return log_euler_density(q.unsqueeze(-2), self.centre, self.concentration, self.euler)
 
     def component_modes(self) -> Float[Tensor, "batch components 4"]:
         return euler_to_quat(self.centre, self.euler)
 
-    def component_draw(
-        self, images: Int[Tensor, "batch"], which: Int[Tensor, "rotations batch"], generator: torch.Generator | None
-    ) -> Float[Tensor, "rotations batch 4"]:
-        centre, concentration = self.centre[images, which], self.concentration[images, which]
+    def component_draw(self, centre: Tensor, concentration: Tensor, *, generator: Generator) -> Rotations:  # type: ignore[override]
         return euler_to_quat(sample_von_mises(centre, concentration, generator=generator), self.euler)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VonMisesCVAEConfig(EulerConfig):
-    """Everything a checkpoint needs to rebuild the network."""
-
     latent: int = 8
     width: int = 128
     draws: int = 512  # importance draws behind a log-likelihood; even, powers of two are best
@@ -153,9 +140,7 @@ class VonMisesCVAE(Baseline):
     def posterior(self, images: ImageInput) -> "LatentVonMises":
         return LatentVonMises(self, self.encoder(images))
 
-    def objective(
-        self, images: ImageInput, q: Float[Tensor, "rotations batch 4"], generator: torch.Generator | None
-    ) -> Float[Tensor, "rotations batch"]:
+    def objective(self, images: ImageInput, q: Rotations, *, generator: Generator = None, **options: Any) -> Densities:
         """The evidence's lower bound, with one draw of the latent a rotation and the divergence in closed form."""
         return self.posterior(images).lower_bound(as_unit_quat(q), generator)
 
@@ -175,7 +160,6 @@ class Gaussian:
         return (-0.5 * z.square() - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
     def divergence_from(self, prior: "Gaussian") -> Tensor:
-        """Kullback-Leibler divergence from the prior."""
         ratio = torch.exp(2 * (self.log_std - prior.log_std))
         shift = ((self.mean - prior.mean) * torch.exp(-prior.log_std)).square()
         return (0.5 * (ratio + shift - 1) - self.log_std + prior.log_std).sum(-1)
@@ -203,11 +187,10 @@ class LatentVonMises(RotationDistribution):
     def _decode(self, h: Float[Tensor, "*draws batch latent"]) -> tuple[Tensor, Tensor]:
         return _angles(self.model.decoder(self.decoder_context, h.float()))
 
-    def _recognise(self, q: Float[Tensor, "rotations batch 4"]) -> Gaussian:
+    def _recognise(self, q: Rotations) -> Gaussian:
         return Gaussian(self.model.recognition(self.recognition_context, quat_to_matrix(q).flatten(-2).float()))
 
     def conditional(self, q: Tensor, h: Tensor) -> Tensor:
-        """ln p(q | h)."""
         return log_euler_density(q, *self._decode(h), self.model.config.euler)
 
     def _noise(self, seed: int) -> Float[Tensor, "draws one latent"]:
@@ -216,7 +199,7 @@ class LatentVonMises(RotationDistribution):
         u = sobol.draw(config.draws // 2, dtype=torch.float64).clamp(1e-9, 1 - 1e-9)
         return torch.special.ndtri(u).to(self.features.device).unsqueeze(1)
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         recognised = self._recognise(q)
         from_prior = self.prior.at(self._noise(0)).unsqueeze(1)  # (draws / 2, 1, batch, latent)
         from_recognised = recognised.at(self._noise(1).unsqueeze(1))  # (draws / 2, rotations, batch, latent)
@@ -227,15 +210,13 @@ class LatentVonMises(RotationDistribution):
             parts.append(self.conditional(q, h) + log_prior - log_proposal)
         return torch.cat(parts).logsumexp(0) - math.log(self.model.config.draws)
 
-    def lower_bound(
-        self, q: Float[Tensor, "rotations batch 4"], generator: torch.Generator | None = None
-    ) -> Float[Tensor, "rotations batch"]:
+    def lower_bound(self, q: Rotations, generator: Generator = None) -> Densities:
         """A one-draw estimate of the evidence's lower bound on log p(q)."""
         recognised = self._recognise(q)
         noise = draw_normal(tuple(recognised.mean.shape), generator, q.device)
         return self.conditional(q, recognised.at(noise)) - recognised.divergence_from(self.prior)
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         h = self.prior.at(draw_normal((count, *self.prior.mean.shape), generator, self.features.device))
         angles = sample_von_mises(*self._decode(h), generator=generator)
         return euler_to_quat(angles, self.model.config.euler).float()

@@ -69,7 +69,6 @@ AUGMENTATIONS: dict[str, AugmentSettings] = {
 
 
 def augmentation(name: str) -> AugmentSettings:
-    """The preset called `name`."""
     if name not in AUGMENTATIONS:
         raise InputError(f"augmentation must be one of {', '.join(AUGMENTATIONS)}, got {name!r}.")
     return AUGMENTATIONS[name]

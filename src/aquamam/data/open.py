@@ -21,7 +21,6 @@ LOADERS: dict[str, Any] = {kind.kind: kind for kind in (StoredDataset, *PUBLIC, 
 
 
 def recognise(path: Path, kind: str | None = None) -> Any:
-    """The loader for what lies at `path`."""
     if kind is not None and kind not in LOADERS:
         raise InputError(f"kind must be one of {', '.join(LOADERS)}, got {kind!r}.")
     if not path.exists():

@@ -80,7 +80,6 @@ class RenderedDataset(RotationDataset):
         return self._collate(numbers.tolist(), images, self._listed(numbers, drawn, self.spec.settings.distance))
 
     def _drawn(self, numbers: Numbers) -> Quaternions:
-        """The rotations in the pictures."""
         return self.spec.rotations(self.split, numbers)
 
     def _listed(

@@ -55,7 +55,6 @@ class Stream:
         return np.arange(first, first + self.batch_size, dtype=np.int64)
 
     def indices(self, step: int) -> list[int]:
-        """The examples of a batch."""
         positions = self.positions(step)
         if self.dataset.endless:
             return positions.tolist()
@@ -63,7 +62,6 @@ class Stream:
         return [int(self._order(int(epoch))[place]) for epoch, place in zip(epochs, places)]
 
     def batch(self, step: int) -> Batch:
-        """Batch number `step` of this rank."""
         indices = self.indices(step)
         batch = self.dataset.batch(indices, unreadable="skip")
         if self.augment is None:

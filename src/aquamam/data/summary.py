@@ -92,7 +92,6 @@ def evenly(length: int, count: int) -> list[int]:
 
 
 def spread(q: Float64[np.ndarray, "n 4"]) -> RotationSpread:
-    """How these rotations (xyzw) lie."""
     values, vectors = np.linalg.eigh(q.T @ q / len(q))
     mean = vectors[:, -1] * (1 if vectors[3, -1] >= 0 else -1)
     cosine = np.clip(np.abs(q @ mean), 0, 1)

@@ -51,7 +51,6 @@ class Cells:
         self._inner_squares = self.inner(torch.arange(bins // 2, bins)).square()  # of the upper half
 
     def centre(self, bins: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """Centres of bins, float64."""
         return (2.0 * bins.double() + 1 - self.bins) * self.unit
 
     def distance(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
@@ -63,7 +62,6 @@ class Cells:
         return self.distance(bins).sub(1).clamp_min(0)
 
     def outer(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        """Distance of the edge farther from zero in units."""
         return self.distance(bins) + 1
 
     def first_legal(self, prefix: Int[Tensor, "*batch c"]) -> Int[Tensor, "*batch"]:
@@ -146,7 +144,6 @@ class Cells:
         return log_dropped - log_volume
 
     def is_cut(self, cell: Int[Tensor, "*batch 3"]) -> Bool[Tensor, "*batch"]:
-        """Whether the boundary of D passes through a cell."""
         squares = self.outer(cell).square()
         return squares.sum(-1) + self.chart.peak * squares.amax(-1) > (1 + self.chart.peak) * self.bins**2
 

@@ -24,8 +24,6 @@ from aquamam.geometry.rotations import canonical
 
 
 class ChartPoint(NamedTuple):
-    """A rotation in a chart."""
-
     chart: Int[Tensor, "*batch"]  # its number
     u: Float[Tensor, "*batch 3"]  # the kept components, in the order x, y, z, w
     dropped: Float[Tensor, "*batch"]  # q_m >= 0
@@ -42,7 +40,6 @@ class Chart:
 
     @property
     def count(self) -> int:
-        """Number of charts that cover SO(3)."""
         return len(self.components)
 
     def split(self, q: Float[Tensor, "*batch 4"]) -> ChartPoint:
@@ -77,7 +74,6 @@ class Chart:
         return torch.minimum(rest - squares.amax(-1), new_is_largest).clamp_min(0).sqrt()
 
     def contains(self, u: Float[Tensor, "*batch 3"]) -> Bool[Tensor, "*batch"]:
-        """Whether points lie in the domain D."""
         squares = u.square()
         return squares.sum(-1) + self.peak * squares.amax(-1) <= 1
 

@@ -73,7 +73,6 @@ class SymmetryGroup:
 
     @property
     def order(self) -> int | float:
-        """Number of elements, infinite with a continuous axis."""
         return math.inf if self.axis is not None else len(self.elements)
 
     def equivalents(self, q: Float[Tensor, "*batch 4"], count: int = 360) -> Float[Tensor, "*batch e 4"]:
@@ -127,13 +126,11 @@ class SymmetryGroup:
         return SymmetryGroup(elements=elements, axis=axis, offset=rotate(q, self.offset))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists for JSON."""
         data = {"elements": self.elements.tolist(), "axis": None if self.axis is None else self.axis.tolist()}
         return {**data, "offset": self.offset.tolist()} if self.offset.any() else data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "SymmetryGroup":
-        """The inverse of `to_dict`."""
         if not isinstance(data, Mapping) or "elements" not in data:
             raise InputError(f'a symmetry must be a dictionary with "elements" and perhaps "axis", got {data!r:.60}.')
         axis = None if data.get("axis") is None else _vector(data["axis"], "axis")
@@ -206,7 +203,6 @@ class SymmetryGroup:
 
     @classmethod
     def trivial(cls) -> "SymmetryGroup":
-        """No symmetry."""
         return cls(elements=IDENTITY)
 
     @classmethod

@@ -25,7 +25,7 @@ from aquamam.network.layers import (
     normalise,
 )
 from aquamam.posterior.calibration import Calibration
-from aquamam.posterior.distribution import Calibrated, RotationDistribution
+from aquamam.posterior.distribution import Calibrated, Densities, Generator, RotationDistribution, Rotations
 from aquamam.posterior.equal_views import EqualViews, ViewClasses
 from aquamam.posterior.sentences import QuaternionSentences
 
@@ -104,7 +104,7 @@ class RotationModel(nn.Module):
     """`model(images)` is a posterior: a `torch.distributions.Distribution` over rotations with exact likelihoods and
     samples.
 
-    A system tells `posterior` and, where it trains otherwise, `loss`. What is known besides is added here, for every
+    A system tells `posterior` and, where it trains otherwise, `objective`. What is known besides is added here, for every
     system alike: which rotations of the object are indistinguishable in an image, and what held-out images say
     (`calibration`).
     """
@@ -134,20 +134,28 @@ class RotationModel(nn.Module):
             posterior = EqualViews(posterior, self.view_classes)
         return Calibrated(posterior, self.calibration)
 
-    def loss(
+    def objective(
         self,
         images: ImageInput,
-        q: Float[Tensor, "rotations batch 4"],
+        q: Rotations,
         *,
         window: Float[Tensor, "batch 3"] | None = None,
-        weights: Float[Tensor, "rotations batch"] | None = None,
         smoothing: float = 0.0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, ""]:
-        """What training minimises: minus the log-likelihood of the true rotations (xyzw), summed with their weights
-        over the rotations of an image and averaged over images. Models with bins smear their labels by `smoothing`
-        bins, and those with a pose learn the `window` of each crop (`posterior.windows`), too."""
-        return minus_mean(self.posterior(images).log_prob(q), weights)
+        generator: Generator = None,
+    ) -> Densities:
+        """What training makes large for each true rotation (xyzw): the log-likelihood, unless a system has another.
+
+        Models with bins smear their labels by `smoothing` bins, and those with a pose learn the `window` of each crop
+        (`posterior.windows`), too; a generator is for systems that draw.
+        """
+        return self.posterior(images).log_prob(q)
+
+    def loss(self, images: ImageInput, q: Rotations, *, weights: Densities | None = None, **options: Any) -> Tensor:
+        """What training minimises: minus the objective, averaged over images and over the rotations of an image, or
+        summed with their weights, which sum to one for an image; options are those of `objective`."""
+        value = self.objective(images, q, **options)
+        total = value.mean(0) if weights is None else (value * weights).sum(0)
+        return -total.mean().float()
 
     def prepare(self, images: ImageInput) -> Tensor:
         """Validate and stack the input as the network reads it."""
@@ -162,22 +170,11 @@ class RotationModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the network runs."""
         return next(self.parameters(), torch.empty(0)).device
 
     @property
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())
-
-
-def minus_mean(
-    value: Float[Tensor, "rotations batch"], weights: Float[Tensor, "rotations batch"] | None
-) -> Float[Tensor, ""]:
-    """Minus the (weighted) sum over an image's rotations, averaged over images; weights sum to one over an image's
-    rotations.
-    """
-    total = value.mean(0) if weights is None else (value * weights).sum(0)
-    return -total.mean().float()
 
 
 class AQuaMaM(RotationModel):
@@ -217,19 +214,16 @@ class AQuaMaM(RotationModel):
     def posterior(self, images: ImageInput) -> QuaternionSentences:
         return QuaternionSentences(self.encode(images), self.cells)
 
-    def loss(
+    def objective(
         self,
         images: ImageInput,
-        q: Float[Tensor, "rotations batch 4"],
+        q: Rotations,
         *,
         window: Float[Tensor, "batch 3"] | None = None,
-        weights: Float[Tensor, "rotations batch"] | None = None,
         smoothing: float = 0.0,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, ""]:
-        return minus_mean(
-            self.posterior(images).smoothed_log_prob(q, smoothing, window if self.config.pose else None), weights
-        )
+        generator: Generator = None,
+    ) -> Densities:
+        return self.posterior(images).smoothed_log_prob(q, smoothing, window if self.config.pose else None)
 
     def encode(self, images: ImageInput) -> "Prefix":
         """Run the images through the network once; any number of rotations then costs two tokens each."""
@@ -280,7 +274,6 @@ class AQuaMaM(RotationModel):
         return logits / states.new_tensor(temperatures)[:, None]
 
     def prepare(self, images: ImageInput) -> Tensor:
-        """Validate and stack the input: (B, channels, H, W), or (B,) categories."""
         if self.config.embedding == "category":
             return as_categories(images, self.config.categories).to(self.start.device)
         size = (self.config.image_size, self.config.image_size)

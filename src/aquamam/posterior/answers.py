@@ -16,6 +16,8 @@ from aquamam.posterior.modes import NEIGHBOURS, Mode, angles_deg, as_tuple, clus
 from aquamam.posterior.regions import ATYPICAL
 
 SHARE_ANGLES = (5, 15, 30)  # degrees
+Samples = Float[Tensor, "n 4"]
+Quaternion = Float[Tensor, "4"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +34,9 @@ class Certainty:
 
     @property
     def words(self) -> str:
-        """The certainty as a phrase."""
         return describe(self.modes)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
         near = {f"share_within_{limit}_deg": round(share, 4) for limit, share in self.shares.items()}
         modes = [mode.to_dict() for mode in self.modes]
         return {**near, "modes": modes, "ambiguous": self.is_ambiguous, "verdict": self.words}
@@ -50,16 +50,10 @@ class Folded(Certainty):
     order: int | float  # of the group
 
     @classmethod
-    def of(
-        cls,
-        q: Float[Tensor, "n 4"],
-        predicted: Float[Tensor, "4"],
-        group: SymmetryGroup,
-        radius_deg: float | None = None,
-    ) -> "Folded":
-        """From samples (xyzw)."""
-        near = group.nearest(q.double().cpu(), predicted.double().cpu())
-        shares = shares_within(angles_deg(predicted[None].cpu(), near)[0])
+    def of(cls, q: Samples, best: Quaternion, group: SymmetryGroup, radius_deg: float | None = None) -> "Folded":
+        """From samples and the prediction (xyzw)."""
+        near = group.nearest(q.double().cpu(), best.double().cpu())
+        shares = shares_within(angles_deg(best[None].cpu(), near)[0])
         return cls(order=group.order, shares=shares, modes=tuple(cluster(near, radius_deg).modes))
 
     @property
@@ -133,20 +127,12 @@ def answers(
         Answer(quaternion=as_tuple(q), log_density=log_p, ceiling=ceiling, typicality=p, shares={}, modes=())
         for q, log_p, p in zip(predicted, log_density, typical)
     ]
-    if drawn is None:
-        return found
-    each = list(zip(drawn.unbind(1), predicted.double()))
-    modes = with_densities(posterior, [cluster(q, radius_deg).modes for q, _ in each], drawn.device)
-    folds: list[Folded | None] = [None] * len(each)
-    if symmetry is not None:
-        plain = [Folded.of(q, best, symmetry, radius_deg) for q, best in each]
-        dense = with_densities(posterior, [list(one.modes) for one in plain], drawn.device)
-        folds = [replace(one, modes=tuple(of_one)) for one, of_one in zip(plain, dense)]
-    shares = [shares_within(angles_deg(best[None], q)[0]) for q, best in each]
-    return [
-        replace(answer, shares=near, modes=tuple(of_one), folded=folded)
-        for answer, near, of_one, folded in zip(found, shares, modes, folds)
-    ]
+    for i, q in enumerate(drawn.unbind(1) if drawn is not None else ()):
+        best = predicted[i].double()
+        folded = None if symmetry is None else Folded.of(q, best, symmetry, radius_deg)
+        shares, modes = shares_within(angles_deg(best[None], q)[0]), tuple(cluster(q, radius_deg).modes)
+        found[i] = replace(found[i], shares=shares, modes=modes, folded=folded)
+    return found if drawn is None else with_densities(posterior, found, drawn.device)
 
 
 def shares_within(angle: Float[Tensor, "n"]) -> dict[int, float]:
@@ -154,14 +140,18 @@ def shares_within(angle: Float[Tensor, "n"]) -> dict[int, float]:
     return {limit: float((angle <= limit).double().mean()) for limit in SHARE_ANGLES}
 
 
-def with_densities(
-    posterior: RotationDistribution, found: list[list[Mode]], device: torch.device | None = None
-) -> list[list[Mode]]:
-    """Each image's modes with their log densities filled in."""
-    where = torch.zeros(max(map(len, found), default=0), len(found), 4, dtype=torch.float64)
+def with_densities(posterior: RotationDistribution, found: list[Answer], device: torch.device) -> list[Answer]:
+    """Each image's answer with the log densities of its modes filled in, one pass of the network for all."""
+    every = [[*one.modes, *(one.folded.modes if one.folded is not None else ())] for one in found]
+    where = torch.zeros(max(map(len, every), default=0), len(found), 4, dtype=torch.float64)
     where[..., 3] = 1
-    for i, modes in enumerate(found):
+    for i, modes in enumerate(every):
         where[: len(modes), i] = torch.tensor([mode.quaternion for mode in modes], dtype=torch.float64).reshape(-1, 4)
     with torch.no_grad():
         log_p = posterior.log_prob(where.to(device)).cpu()
-    return [[replace(m, log_density=float(log_p[k, i])) for k, m in enumerate(modes)] for i, modes in enumerate(found)]
+    done = []
+    for i, one in enumerate(found):
+        modes = [replace(mode, log_density=float(log_p[k, i])) for k, mode in enumerate(every[i])]
+        own, others = tuple(modes[: len(one.modes)]), tuple(modes[len(one.modes) :])
+        done.append(replace(one, modes=own, folded=one.folded and replace(one.folded, modes=others)))
+    return done

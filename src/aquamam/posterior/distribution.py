@@ -22,6 +22,9 @@ from aquamam.posterior.regions import Estimate, Region, find_region
 # Largest working set of one chunk of rotations, in floats: about the size of a last-level cache times a few.
 CHUNK_FLOATS = 16_000_000
 Images = Int64[Tensor, "some"] | slice  # some images of a batch
+Rotations = Float[Tensor, "rotations batch 4"]  # xyzw
+Densities = Float[Tensor, "rotations batch"]
+Generator = torch.Generator | None
 
 
 def even_chunks(count: int, at_most: int) -> list[int]:
@@ -64,10 +67,10 @@ class RotationDistribution(Distribution):
         self.row_floats = row_floats  # rough size of the work on one rotation of one image
         super().__init__(torch.Size([batch]), torch.Size([4]), validate_args=False)
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         raise NotImplementedError(f"{type(self).__name__} must define _log_prob.")
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         raise NotImplementedError(f"{type(self).__name__} must define _sample.")
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
@@ -109,7 +112,7 @@ class RotationDistribution(Distribution):
         log_p = self._in_chunks(q)
         return convert_log_density(log_p.reshape(sample_shape + self.batch_shape).to(value.dtype), to=measure)
 
-    def sample(self, sample_shape: Any = (), *, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, sample_shape: Any = (), *, generator: Generator = None) -> Tensor:
         """Draw quaternions (xyzw, q_w >= 0), shape (*sample, *batch, 4); a plain number n means (n,)."""
         sample_shape = torch.Size((sample_shape,) if isinstance(sample_shape, int) else sample_shape)
         if any(n < 0 for n in sample_shape):
@@ -124,9 +127,7 @@ class RotationDistribution(Distribution):
         with torch.no_grad():
             return self._mode().expand(*self.batch_shape, 4)
 
-    def predict(
-        self, strategy: str = "greedy", *, samples: int = 256, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def predict(self, strategy: str = "greedy", *, samples: int = 256, generator: Generator = None) -> Tensor:
         """One rotation for each image, shape (*batch, 4): the greedy sentence (the paper's), the best of a beam of 16,
         or the sample with the least expected geodesic error under the posterior ("expected")."""
         if strategy == "greedy":
@@ -147,7 +148,7 @@ class RotationDistribution(Distribution):
         shape = (len(q), *self.batch_shape)
         return TopK(q.reshape(*flat, 4).expand(*shape, 4), log_p.reshape(flat).expand(shape))
 
-    def entropy(self, samples: int = 1024, *, generator: torch.Generator | None = None) -> Estimate:  # type: ignore[override]
+    def entropy(self, samples: int = 1024, *, generator: Generator = None) -> Estimate:  # type: ignore[override]
         """Differential entropy in nats (volume pi^2) as a Monte Carlo mean of -log p, with its standard error."""
         if samples < 2:
             raise InputError(f"samples must be at least 2 for a standard error, got {samples}.")
@@ -168,18 +169,17 @@ class RotationDistribution(Distribution):
 
     @property
     def _copies(self) -> int:
-        """How often each image occurs in an expanded view."""
         return self.batch_shape.numel() // self._batch if self._batch else 1
 
     def _chunks(self, count: int) -> list[int]:
         """Numbers of rotations to work on at once."""
         return even_chunks(count, max(1, CHUNK_FLOATS // (self.row_floats * max(self._batch, 1))))
 
-    def _in_chunks(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _in_chunks(self, q: Rotations) -> Densities:
         parts = [self._log_prob(part) for part in q.split(self._chunks(len(q)))]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _flatten(self, value: Tensor) -> tuple[Float[Tensor, "rotations batch 4"], torch.Size]:
+    def _flatten(self, value: Tensor) -> tuple[Rotations, torch.Size]:
         """Checked quaternions in the layout of `_log_prob`, and their sample shape."""
         if value.shape[-1:] != (4,):
             raise InputError(f"quaternions are xyzw along a last axis of 4, got shape {tuple(value.shape)}.")
@@ -204,7 +204,6 @@ class Wrapped(RotationDistribution):
         self.inner = inner
 
     def around(self, inner: RotationDistribution) -> "Wrapped":
-        """The same wrapping of another distribution."""
         new = copy.copy(self)
         new.inner, new._batch, new._batch_shape = inner, inner._batch, inner.batch_shape
         new.row_floats = inner.row_floats
@@ -218,10 +217,10 @@ class Wrapped(RotationDistribution):
     def typicality(self) -> Float[Tensor, "batch"] | None:
         return self.inner.typicality
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         return self.inner._log_prob(q)
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         return self.inner._sample(count, generator)
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
@@ -253,13 +252,13 @@ class Calibrated(Wrapped):
         typical = self.calibration.typicality
         return None if typical is None else typical.p_value(self.unwrapped.image_state)
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         log_p, floor = self.inner._log_prob(q), self.calibration.floor
         if not floor:
             return log_p
         return torch.logaddexp(log_p + math.log1p(-floor), log_p.new_full((), LOG_UNIFORM + math.log(floor)))
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         q, floor = self.inner._sample(count, generator), self.calibration.floor
         if not floor:
             return q

@@ -78,7 +78,6 @@ class ViewClasses:
         return multiply(q, self.elements.to(q)[which])
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
         return {
             "turns": self.elements.tolist(),
             "planes": self.planes.tolist(),
@@ -88,7 +87,6 @@ class ViewClasses:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ViewClasses":
-        """The inverse of `to_dict`."""
         try:
             elements = as_unit_quat(data["turns"], "turns")
             planes = torch.tensor(data["planes"], dtype=torch.float64).reshape(-1, 4)

@@ -42,6 +42,10 @@ CONTRADICTION = -3.0  # nats: unrelated rotations explain the frames twenty time
 METROPOLIS = 2  # steps of a sample
 BALL_DEG, PLACES = 5.0, 1000  # the places of topk, and the points that it looks at
 
+Rotations = Float64[Tensor, "points batch 4"]
+Ratios = Float64[Tensor, "points frames batch"]
+Logs = Float64[Tensor, "points batch"]
+
 
 class FusionWarning(UserWarning):
     """A fused posterior that should not be relied on; the sentence says why."""
@@ -56,7 +60,7 @@ class Frames:
     weights: Float64[Tensor, "frames 1"]
     stacked: bool  # one posterior
 
-    def log_ratios(self, q: Float64[Tensor, "points batch 4"]) -> Float64[Tensor, "points frames batch"]:
+    def log_ratios(self, q: Rotations) -> Ratios:
         r"""$\ln p_i(D_i q) / u$ for each frame."""
         if self.stacked:
             log_p = self.posteriors[0].log_prob(multiply(self.relative[:, 0], q))[..., None]
@@ -64,11 +68,11 @@ class Frames:
             log_p = torch.stack([p.log_prob(multiply(d, q)) for p, d in zip(self.posteriors, self.relative)], 1)
         return log_p.double() - LOG_UNIFORM
 
-    def total(self, log_ratios: Float64[Tensor, "points frames batch"]) -> Float64[Tensor, "points batch"]:
+    def total(self, log_ratios: Ratios) -> Logs:
         """Log of the product over the uniform density; a frame of weight 0 has no say even where it forbids."""
         return torch.where(self.weights == 0, 0.0, self.weights * log_ratios).sum(1)
 
-    def sample(self, count: int, generator: torch.Generator | None) -> Float64[Tensor, "points batch 4"]:
+    def sample(self, count: int, generator: torch.Generator | None) -> Rotations:
         """Points from the even mixture of all frames, as rotations of the reference."""
         frames, batch = self.relative.shape[:2]
         each = math.ceil(count / frames)
@@ -80,26 +84,21 @@ class Frames:
         return _shuffled(q, generator)[:count]
 
 
-def _shuffled(q: Float64[Tensor, "points batch 4"], generator: torch.Generator | None) -> Tensor:
-    return _rows(q, draw_uniform(q.shape[:2], generator, q.device).argsort(0))
-
-
-def _rows(q: Float64[Tensor, "points batch 4"], index: Tensor) -> Float64[Tensor, "rows batch 4"]:
-    return q.gather(0, index.unsqueeze(-1).expand(*index.shape, 4))
+def _shuffled(q: Rotations, generator: torch.Generator | None) -> Rotations:
+    return q.take_along_dim(draw_uniform(q.shape[:2], generator, q.device).argsort(0)[..., None], 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
     """Weighted points; logarithms are of ratios to the uniform density."""
 
-    q: Float64[Tensor, "points batch 4"]
-    log_ratios: Float64[Tensor, "points frames batch"]
-    log_total: Float64[Tensor, "points batch"]
-    log_weight: Float64[Tensor, "points batch"]
+    q: Rotations
+    log_ratios: Ratios
+    log_total: Logs
+    log_weight: Logs
 
     @property
-    def share(self) -> Float64[Tensor, "points batch"]:
-        """Weights that sum to one."""
+    def share(self) -> Logs:
         return self.log_weight.softmax(0)
 
     @property
@@ -145,9 +144,7 @@ class Proposal:
         log_total = self.frames.total(ratios)
         return Points(q, ratios, log_total, log_total - self.log_density(q, ratios))
 
-    def log_density(
-        self, q: Float64[Tensor, "points batch 4"], log_ratios: Float64[Tensor, "points frames batch"]
-    ) -> Float64[Tensor, "points batch"]:
+    def log_density(self, q: Rotations, log_ratios: Ratios) -> Logs:
         """With respect to the uniform distribution."""
         mixture = log_ratios.logsumexp(1) - math.log(log_ratios.shape[1])
         if self.kernels is None:
@@ -156,49 +153,40 @@ class Proposal:
         return torch.logaddexp(mixture + math.log(OF_FRAMES), kernels + math.log1p(-OF_FRAMES))
 
 
-class Search:
-    """Proposals that follow what their points have found.
+def search(frames: Frames, trial: int, samples: int, generator: torch.Generator | None) -> tuple[Proposal, Points]:
+    """A proposal that follows what its points have found, and the points to keep.
 
-    Kernels are put around the points of all rounds so far, weighed against the mixture of all their proposals: a round
-    whose own weights look even may just have missed the peak.
+    Rounds of trial points go on until enough of them count. Kernels are put around the points of all rounds so far,
+    weighed against the mixture of all their proposals: a round whose own weights look even may just have missed the peak.
     """
+    proposals, rounds = [Proposal(frames)], []
 
-    def __init__(self, frames: Frames, generator: torch.Generator | None):
-        self.frames, self.generator = frames, generator
-        self.proposals = [Proposal(frames)]
-        self.rounds: list[Points] = []
-
-    def learn(self, points: Points) -> None:
+    def learn(points: Points) -> None:
         """Make the next proposal with these points, drawn from the latest, too."""
-        self.rounds.append(points)
-        every = Points(*(torch.cat([getattr(r, f.name) for r in self.rounds]) for f in fields(Points)))
-        parts = [
-            p.log_density(every.q, every.log_ratios) + math.log(len(r.q)) for p, r in zip(self.proposals, self.rounds)
-        ]
+        rounds.append(points)
+        every = Points(*(torch.cat([getattr(r, f.name) for r in rounds]) for f in fields(Points)))
+        parts = [p.log_density(every.q, every.log_ratios) + math.log(len(r.q)) for p, r in zip(proposals, rounds)]
         every = replace(every, log_weight=every.log_total - torch.stack(parts).logsumexp(0))
         # where few points count they would be few different centres: a power of the weights lets more of them count
-        centres = _rows(every.q, every.pick(KERNELS, self.generator, every.power(KERNELS / 4)))
+        centres = every.q.take_along_dim(every.pick(KERNELS, generator, every.power(KERNELS / 4))[..., None], 0)
         kernels = KernelMixture(centres, WIDTH * neighbour_distance(centres), OF_UNIFORM / (1 - OF_FRAMES))
-        self.proposals.append(Proposal(self.frames, kernels))
+        proposals.append(Proposal(frames, kernels))
 
-    def run(self, trial: int, samples: int) -> Points:
-        """Rounds of trial points until enough of them count, and then the points to keep."""
-        for _ in range(ROUNDS):
-            points = self.proposals[-1].draw(trial, self.generator)
-            share = points.effective / trial
-            # cells are rough, and of a product of rough densities no mixture of kernels makes more than a part count
-            settled = len(self.rounds) > 1 and (share >= FAIR) & (points.effective <= self.rounds[-1].effective)
-            if bool((points.impossible | (share >= ENOUGH) | settled).all()):
-                break
-            self.learn(points)
-        points = self.proposals[-1].draw(samples, self.generator)
-        for _ in range(AGAIN):
-            # more points may have found a peak that the trials did not
-            if bool((points.impossible | (points.effective >= FAIR * samples)).all()):
-                break
-            self.learn(points)
-            points = self.proposals[-1].draw(samples, self.generator)
-        return points
+    for _ in range(ROUNDS):
+        points = proposals[-1].draw(trial, generator)
+        share = points.effective / trial
+        # cells are rough, and of a product of rough densities no mixture of kernels makes more than a part count
+        settled = len(rounds) > 1 and (share >= FAIR) & (points.effective <= rounds[-1].effective)
+        if bool((points.impossible | (share >= ENOUGH) | settled).all()):
+            break
+        learn(points)
+    points = proposals[-1].draw(samples, generator)
+    for _ in range(AGAIN):  # more points may have found a peak that the trials did not
+        if bool((points.impossible | (points.effective >= FAIR * samples)).all()):
+            break
+        learn(points)
+        points = proposals[-1].draw(samples, generator)
+    return proposals[-1], points
 
 
 class FusedPosterior(RotationDistribution):
@@ -251,7 +239,7 @@ class FusedPosterior(RotationDistribution):
 
     def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
         index = self._points.pick(count, generator)
-        q, log_weight = _rows(self._points.q, index), self._points.log_weight.gather(0, index)
+        q, log_weight = self._points.q.take_along_dim(index[..., None], 0), self._points.log_weight.gather(0, index)
         for _ in range(METROPOLIS if count else 0):
             new = self._proposal.draw(count, generator)
             accepted = draw_uniform(index.shape, generator, q.device).log() < new.log_weight - log_weight
@@ -260,7 +248,7 @@ class FusedPosterior(RotationDistribution):
         return q.float()
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
-        return _rows(self._points.q, self._points.log_total.argmax(0, keepdim=True))[0].float()
+        return self._points.q.take_along_dim(self._points.log_total.argmax(0)[None, :, None], 0)[0].float()
 
     def entropy(self, samples: int = 1024, *, generator: torch.Generator | None = None) -> Estimate:  # type: ignore[override]
         """Differential entropy in nats (volume pi^2), with a standard error that contains the constant's.
@@ -277,7 +265,8 @@ class FusedPosterior(RotationDistribution):
     def _topk(self, k: int) -> TopK:
         """Up to k places, balls of five degrees, heaviest first and each without what heavier ones hold: their mean
         rotations and the log-probabilities of the balls; -inf where an image has fewer than another."""
-        q = _rows(self._points.q, self._points.pick(PLACES, torch.Generator().manual_seed(0)))
+        index = self._points.pick(PLACES, torch.Generator().manual_seed(0))
+        q = self._points.q.take_along_dim(index[..., None], 0)
         places = [heaviest_balls(column, BALL_DEG, k) for column in q.unbind(1)]
         found = max((len(share) for _, share in places), default=0)
         where, log_p = q[:1].repeat(found, 1, 1), q.new_full((found, self._batch), -torch.inf)
@@ -332,18 +321,15 @@ def fuse(
     count = len(frames.relative)
     least = max(100, 4 * count)
     if samples < least:
-        raise InputError(
-            f"samples must be at least {least} for {count} frames, got {samples}; the default is {SAMPLES}."
-        )
+        raise InputError(f"samples must be at least {least} for {count} frames, got {samples}; try {SAMPLES}.")
     with torch.no_grad():
-        search = Search(frames, generator)
-        points = search.run(min(samples, max(TRIAL, 16 * count)), samples)
+        proposal, points = search(frames, min(samples, max(TRIAL, 16 * count)), samples, generator)
     if bool(points.impossible.any()):
         raise InputError(
             f"frames must leave a rotation that all allow, and those of object {int(points.impossible.int().argmax())} "
             "leave none; check the relative rotations."
         )
-    fused = FusedPosterior(search.proposals[-1], points)
+    fused = FusedPosterior(proposal, points)
     doubtful = (~fused.reliable).nonzero().flatten().tolist()
     if doubtful and conflict != "keep":
         more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""

@@ -87,7 +87,6 @@ def angles_deg(p: Float[Tensor, "n 4"], q: Float[Tensor, "m 4"]) -> Float64[Tens
 
 
 def cluster(q: Float[Tensor, "n 4"], radius_deg: float | int | None = None) -> Clusters:
-    """Cluster rotations (xyzw, either sign)."""
     if radius_deg is not None and not 0 < radius_deg <= 180:
         raise InputError(f"radius_deg must lie between 0 and 180 degrees, got {radius_deg}; try 10.")
     q = q.double().cpu()
@@ -217,6 +216,5 @@ def _straightness(q: Float64[Tensor, "n 4"], angle: Float64[np.ndarray, "n n"]) 
 
 
 def as_tuple(q: Float[Tensor, "4"]) -> tuple[float, float, float, float]:
-    """A quaternion as plain numbers."""
     x, y, z, w = q.double().tolist()
     return x, y, z, w

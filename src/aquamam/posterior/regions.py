@@ -21,6 +21,7 @@ from aquamam.posterior.calibration import ConformalScores
 from aquamam.posterior.modes import NEIGHBOURS, Mode, angles_deg, cluster
 
 SAMPLES = 500  # rotations drawn for a region
+PerImage = Float[Tensor, "*batch"]
 LARGEST = 0.01  # of all rotations, as much as a ball of 33 degrees: with more, one had better not act
 ATYPICAL = 0.01  # p-value below which an image is unlike those of training
 
@@ -38,9 +39,7 @@ def check_level(level: float) -> None:
         raise InputError(f"a level must lie between 0 and 1, got {level}; 0.9 asks for nine truths of ten.")
 
 
-def density_pit(
-    truth: Float[Tensor, "*batch"], samples: Float[Tensor, "samples *batch"], u: Float[Tensor, "*batch"]
-) -> Float[Tensor, "*batch"]:
+def density_pit(truth: PerImage, samples: Float[Tensor, "samples *batch"], u: PerImage) -> PerImage:
     r"""Mass of the highest-density region that just holds the truth, from log densities at the truth and at samples:
 
     $$(\#\{s : p(s) > p(t)\} + u\,(\#\{s : p(s) = p(t)\} + 1)) / (S + 1).$$
@@ -73,7 +72,6 @@ class Drawn:
         return self.density(self.q)
 
     def score(self, truth: Float[Tensor, "batch 4"], u: Float[Tensor, "batch"]) -> Float[Tensor, "batch"]:
-        """The conformal scores of truths."""
         return density_pit(self.density(truth), self.log_p, u)
 
     @property
@@ -82,7 +80,7 @@ class Drawn:
         return -self.log_p.mean(0)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Region:
     """The rotations that are at least as likely as a threshold, for each image of a batch."""
 
@@ -124,11 +122,18 @@ class Region:
     @cached_property
     def components(self) -> list[list[Mode]]:
         """The separate parts for each image, largest share first: all of a part's samples lie within its radius."""
-        q, inside = self.drawn.q.double().cpu(), self._inside(self.drawn.log_p).cpu()
-        return [_components(q[inside[:, i], i], len(q)) for i in range(q.shape[1])]
+        drawn, inside = self.drawn.q.double().cpu(), self._inside(self.drawn.log_p).cpu()
+        found: list[list[Mode]] = []
+        for q in (drawn[inside[:, i], i] for i in range(drawn.shape[1])):
+            labels, modes = cluster(q) if len(q) > NEIGHBOURS else (None, [])
+            found.append([])
+            for k, mode in enumerate(modes):
+                members = q[torch.from_numpy(labels == k)]
+                reach = angles_deg(torch.tensor([mode.quaternion], dtype=torch.float64), members).max()
+                found[-1].append(replace(mode, share=len(members) / len(drawn), radius_deg=float(reach)))
+        return found
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary an image, as plain values for JSON."""
         share, error = self.share
         return [
             {
@@ -142,18 +147,6 @@ class Region:
             }
             for i, parts in enumerate(self.components)
         ]
-
-
-def _components(q: Float[Tensor, "n 4"], drawn: int) -> list[Mode]:
-    if len(q) <= NEIGHBOURS:
-        return []
-    labels, modes = cluster(q)
-    parts = []
-    for k, mode in enumerate(modes):
-        members = q[torch.from_numpy(labels == k)]
-        reach = angles_deg(torch.tensor([mode.quaternion], dtype=torch.float64), members).max()
-        parts.append(replace(mode, share=len(members) / drawn, radius_deg=float(reach)))
-    return parts
 
 
 def find_region(
@@ -187,16 +180,7 @@ def find_region(
     mass = torch.full_like(drawn.spread, level) if scores is None else scores.mass(level, drawn.spread)
     u = torch.rand(mass.shape, generator=generator, dtype=torch.float64, device=generator.device if generator else None)
     threshold, closed = score_threshold(drawn.log_p, mass, u.to(mass.device))
-    return Region(
-        level=level,
-        calibrated=scores is not None,
-        mass=mass,
-        threshold=threshold,
-        closed=closed,
-        largest=largest,
-        drawn=drawn,
-        generator=generator,
-    )
+    return Region(level, scores is not None, mass, threshold, closed, largest, drawn, generator)
 
 
 def score_threshold(

@@ -110,9 +110,7 @@ class Tracker:
             raise InputError(f"a tracker takes a flat batch of objects, got batch {tuple(posterior.batch_shape)}.")
         before, (batch,) = self.answer, posterior.batch_shape
         if before is not None and len(before) != batch:
-            raise InputError(
-                f"a tracker follows the same objects in every frame, {len(before)} so far, got {batch}; start another."
-            )
+            raise InputError(f"a tracker follows the same objects, {len(before)} so far, got {batch}; start another.")
         if not 0 < weight <= 1:
             raise InputError(f"weight must lie in (0, 1], got {weight}.")
         if weight != 1:

@@ -26,7 +26,6 @@ class KnownObject:
     settings: RenderSettings
 
     def picture(self, q: Any, size: int = 96) -> UInt8[np.ndarray, "size size 3"]:
-        """The object under a rotation (quaternion xyzw)."""
         background = self.settings.background if self.settings.background != "random" else (255, 255, 255)
         return render(self.mesh, np.asarray(q), replace(self.settings, size=size, background=background))
 

@@ -111,7 +111,6 @@ def write_mesh(mesh: Mesh, path: Path) -> None:
 
 
 def read_mesh(path: Path) -> Mesh:
-    """The mesh that `write_mesh` wrote."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return Mesh(**{name: arrays[name] for name in _ARRAYS if name in arrays}, name=str(arrays["name"]))

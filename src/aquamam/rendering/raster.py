@@ -300,7 +300,6 @@ def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner,
 
 @compiled
 def _draw(scene, rotations, lights, backgrounds, lens, out):
-    """`draw`, compiled."""
     n, vertices = lens.supersample, scene.vertices
     height, width = out.shape[1] * n, out.shape[2] * n
     step = 2.0 * lens.tan_half_fov / height

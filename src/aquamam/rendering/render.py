@@ -62,7 +62,6 @@ class RenderSettings(Config):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width in pixels."""
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
 

@@ -89,7 +89,6 @@ def open_object(name: str, **options: Any) -> Solid | Mesh:
 
 
 def mesh_of(thing: Solid | Mesh) -> Mesh:
-    """The mesh of what `open_object` gives."""
     return thing.mesh if isinstance(thing, Solid) else thing
 
 

@@ -37,7 +37,6 @@ class NamedGroup:
 
     @property
     def axis(self) -> Float64[np.ndarray, "3"] | None:
-        """The continuous axis."""
         return None if self.group is None or self.group.axis is None else self.group.axis.numpy()
 
     def samples(self, angles: Float64[np.ndarray, " n"]) -> Rotation:
@@ -52,7 +51,6 @@ class NamedGroup:
 
     @property
     def words(self) -> list[str]:
-        """What it does, in lines."""
         if self.group is None:
             return ["every rotation: it is a sphere"]
         if self.axis is not None:

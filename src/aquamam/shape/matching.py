@@ -50,7 +50,6 @@ class Matcher:
         return stays and self._keeps_paint(g)
 
     def all_hold(self, elements: Rotation) -> bool:
-        """Whether all of these do."""
         return all(self.holds(g) for g in elements)
 
     def seems_to_hold(self, g: Rotation) -> bool:
@@ -90,7 +89,6 @@ class Matcher:
         return RenderComparison(self.surface.fitting)
 
     def looks_same(self, g: Rotation) -> bool:
-        """Whether renders hardly change."""
         return self.renders.difference(g).share <= self.tolerance.pixels
 
     # --- many rotations at once ---------------------------------------------------------------------------------------

@@ -69,7 +69,6 @@ def _fan(hull: ConvexHull, points: Float64[np.ndarray, "n d"]) -> Float64[np.nda
 
 
 def _moments(x: Float64[np.ndarray, "f c d"], weights: Float64[np.ndarray, "f c"]) -> Body:
-    """Those of weighted points."""
     x, share = x.reshape(-1, x.shape[-1]), (weights / weights.sum()).reshape(-1, 1)
     centroid = (share * x).sum(0)
     x = x - centroid
@@ -156,7 +155,6 @@ class Surface:
         return self.mesh.texture is not None or self.mesh.colours is not None
 
     def plain(self) -> "Surface":
-        """The same surface without its paint."""
         return replace(self, mesh=replace(self.mesh, uv=None, texture=None, colours=None)) if self.painted else self
 
     # --- nearest places -----------------------------------------------------------------------------------------------

@@ -55,7 +55,6 @@ class Symmetries:
 
     @property
     def headline(self) -> str:
-        """The group in words."""
         if self.group is None:
             return "every rotation looks the same (sphere)"
         if self.group.order == 1:
@@ -64,7 +63,6 @@ class Symmetries:
         return f"{many} rotations look the same ({LONG.get(self.found.name, self.found.name)})"
 
     def has(self, g: Rotation) -> bool:
-        """Whether a rotation is among them."""
         if self.group is None:
             return True
         still = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
@@ -104,7 +102,6 @@ class NearSymmetry:
     seen: Difference
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
         seen = {"pixels": self.seen.share, "levels": self.seen.largest}
         return {"words": self.words, "quaternion_xyzw": list(self.rotation), "distance": self.distance, **seen}
 

@@ -58,7 +58,6 @@ class ViewAmbiguity:
         return np.array([view.direction for view in self.views])
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
         rows = [
             {"direction": [round(x, 4) for x in view.direction], "count": view.count, "continuous": view.continuous}
             for view in self.views

@@ -58,7 +58,6 @@ class Manifest:
 
     @property
     def image_shape(self) -> tuple[int, int]:
-        """Height and width in pixels."""
         height, width = np.broadcast_to(self.settings["size"], 2).tolist()
         return height, width
 
@@ -89,7 +88,6 @@ class Manifest:
 
     @classmethod
     def read(cls, root: Path) -> "Manifest":
-        """The manifest of the data set in `root`."""
         path = root / MANIFEST
         try:
             data = json.loads(path.read_bytes())

@@ -39,7 +39,6 @@ class RenderSpec:
             raise InputError(f"objects of a data set need different names, got {', '.join(self.names)}.")
 
     def rotations(self, split: str, numbers: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 4"]:
-        """True rotations as canonical xyzw quaternions."""
         return haar(self.seed, f"{split}/rotation", numbers)
 
     def images(

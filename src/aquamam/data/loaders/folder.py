@@ -42,8 +42,6 @@ KINDS: dict[str, tuple[int, Callable[[Tensor, str], Tensor]]] = {
 
 
 class Rotations(NamedTuple):
-    """The rotations of a table."""
-
     quaternions: Float64[Tensor, "rows 4"]
     columns: tuple[str, ...]  # which hold them
     words: str  # and as what

@@ -29,12 +29,10 @@ class ListedDataset(RotationDataset):
 
     @classmethod
     def recognises(cls, root: Path) -> bool:
-        """Whether this layout lies there."""
         return all(any(root.glob(mark)) for mark in cls.marks)
 
     @staticmethod
     def splits(root: Path) -> tuple[str, ...]:
-        """The splits that are there."""
         raise NotImplementedError
 
     def source(self, i: int) -> Path | bytes:
