@@ -49,7 +49,7 @@ def held_up(service: InProcess) -> threading.Event:
 
 @pytest.mark.parametrize("samples", [0, 200])
 def test_predict_says_what_the_command_says(service, samples):
-    options = argparse.Namespace(samples=samples, strategy="greedy", seed=3, matrix=True)
+    options = argparse.Namespace(samples=samples, strategy="greedy", seed=3, matrix=True, frame="opengl")
     (want,) = command_predict(tiny_model(), [picture()], options)
     got = service.ask("/v1/predict", samples=samples, seed=3, matrix=True)
     assert got == {"model": "tiny", **want}

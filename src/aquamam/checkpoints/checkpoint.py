@@ -38,12 +38,8 @@ def build(kind: str, config: dict[str, Any]) -> RotationModel:
 
 def describe(model: RotationModel) -> dict[str, Any]:
     """Everything of a model but its weights, as plain values."""
-    return {
-        "kind": model.kind,
-        "config": model.config.to_dict(),
-        "calibration": model.calibration.to_dict(),
-        "info": model.info,
-    }
+    told = {"kind": model.kind, "config": model.config.to_dict(), "info": model.info}
+    return {**told, "calibration": model.calibration.to_dict()}
 
 
 def save_model(
@@ -72,17 +68,16 @@ def bundled() -> list[str]:
 
 def resolve(name_or_path: str | os.PathLike[str]) -> Path:
     """The file behind a bundled name, a checkpoint file or a folder with one."""
-    text = os.fspath(name_or_path)
+    text, path = os.fspath(name_or_path), Path(name_or_path)
     if text in bundled():
         return BUNDLED / f"{text}.safetensors"
-    path = Path(text)
     if path.is_dir():
         for candidate in (path / "model.safetensors", path / "best.safetensors"):
             if candidate.is_file():
                 return candidate
         raise InputError(f"a checkpoint folder must hold model.safetensors, and {path} does not.")
     if not path.exists():
-        names = ", ".join(bundled()) or "none yet"
+        names = ", ".join(bundled())
         raise InputError(f"there is no checkpoint at {text!r}, and no bundled model of that name (bundled: {names}).")
     return path
 
@@ -94,22 +89,21 @@ def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "
     description = modernised(description)
     if not {"kind", "config"} <= description.keys():
         raise InputError(f"{path} holds no model (it may be a training state); point at model.safetensors beside it.")
-    info = description.get("info", {})
+    info, damaged = description.get("info", {}), "the file is damaged or edited."
     try:
         if not isinstance(description["config"], dict) or not isinstance(info, dict):
             raise TypeError("its config and its info must be dictionaries")
         model = build(description["kind"], description["config"])
     except TypeError as error:
-        raise InputError(f"{path} describes no model ({error}); the file is damaged or edited.") from error
+        raise InputError(f"{path} describes no model ({error}); {damaged}") from error
     tensors = folded_scales(tensors)
     expected = model.state_dict()
     wrong = sorted(set(expected) ^ set(tensors)) or sorted(n for n in expected if expected[n].shape != tensors[n].shape)
     if wrong:
         told = f"{len(wrong)} tensors differ, first {wrong[0]!r}"
-        raise InputError(f"{path} does not fit its own config: {told}; the file is damaged or edited.")
+        raise InputError(f"{path} does not fit its own config: {told}; {damaged}")
     if infinite := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
-        told = f"numbers that are not finite, first in {infinite[0]!r}"
-        raise InputError(f"{path} holds {told}; the file is damaged or edited.")
+        raise InputError(f"{path} holds numbers that are not finite, first in {infinite[0]!r}; {damaged}")
     model.load_state_dict(tensors)
     model.learn(**info)
     model.calibration = Calibration.from_dict(description.get("calibration", {}))

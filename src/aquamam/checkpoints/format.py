@@ -62,11 +62,11 @@ def modernised(description: dict[str, Any]) -> dict[str, Any]:
     config = {name: value for name, value in config.items() if name != "scaled_heads"}
     if "calibration" in description:
         return {**description, "config": config}
-    gone = ("sharpness", "certainty", "contrast", "spill")
     temperatures = [1 / factor for factor in config.get("sharpness", (1.0, 1.0, 1.0))]
     corrected = bool(config.get("certainty") or config.get("spill") or set(config.get("contrast", ())) - {1.0})
     scores = None if corrected else info.get("calibration")  # else they are scores of other posteriors
     calibration = {"temperatures": temperatures, "scores": scores}
+    gone = ("sharpness", "certainty", "contrast", "spill")
     config = {name: value for name, value in config.items() if name not in gone}
     info = {"view_classes" if name == "alike" else name: v for name, v in info.items() if name != "calibration"}
     return {**description, "config": config, "info": info, "calibration": calibration}

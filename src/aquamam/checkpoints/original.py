@@ -30,46 +30,37 @@ def import_original(path: str | os.PathLike[str], *, heads: int = 8) -> AQuaMaM:
 
     Only tensors are unpickled. The file does not tell the number of attention heads; the paper's models have eight.
     """
-    state = _read(os.fspath(path))
-    model = AQuaMaM(_config(state, heads))
+    path, plain = os.fspath(path), "save model.state_dict() with torch.save"
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file at {path!r} to import.") from error
+    except Exception as error:  # torch raises many kinds for files that are not plain tensors
+        raise InputError(f"{path} is not a state_dict of plain tensors; {plain}.") from error
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise InputError(f"{path} must hold a dictionary of tensors; {plain}.")
+    state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
+    if lacking := {"cls_token", "pos_embed", "patch_embed.weight", "mlps.0.0.weight", "head.1.weight"} - state.keys():
+        raise InputError(f"{path} is not an original AQuaMaM: it lacks {', '.join(sorted(lacking))}.")
+    model = AQuaMaM(config_of(state, heads))
     tensors = {}
     for ours, tensor in model.state_dict().items():
         theirs = ours
         for pattern, replacement in NAMES:
             theirs = re.sub(pattern, replacement, theirs)
         if theirs not in state:
-            raise InputError(f"{os.fspath(path)} is not a whole AQuaMaM: it has no {theirs}, our {ours}.")
+            raise InputError(f"{path} is not a whole AQuaMaM: it has no {theirs}, our {ours}.")
         tensors[ours] = state[theirs].reshape(tensor.shape) if ours in ("start", "position") else state[theirs]
     model.load_state_dict(tensors)
     return model.eval()
 
 
-def _read(path: str) -> dict[str, Tensor]:
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file at {path!r} to import.") from error
-    except Exception as error:  # torch raises many kinds for files that are not plain tensors
-        raise InputError(
-            f"{path} is not a state_dict of plain tensors; save model.state_dict() with torch.save."
-        ) from error
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise InputError(f"{path} must hold a dictionary of tensors; save model.state_dict() with torch.save.")
-    state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
-    missing = {"cls_token", "pos_embed", "patch_embed.weight", "mlps.0.0.weight", "head.1.weight"} - state.keys()
-    if missing:
-        raise InputError(f"{path} is not an original AQuaMaM: it lacks {', '.join(sorted(missing))}.")
-    return state
-
-
-def _config(state: dict[str, Tensor], heads: int) -> ModelConfig:
+def config_of(state: dict[str, Tensor], heads: int) -> ModelConfig:
+    """What the sizes of the original's tensors tell."""
     patch, tokens = state["patch_embed.weight"], state["pos_embed"].shape[1] - 3
     common: dict[str, Any] = {
+        **{"chart": "hemisphere", "density": "paper", "heads": heads, "dim": state["cls_token"].shape[-1]},
         "bins": len(state["head.1.weight"]),
-        "chart": "hemisphere",
-        "density": "paper",
-        "dim": state["cls_token"].shape[-1],
-        "heads": heads,
         "layers": 1 + max(int(name.split(".")[2]) for name in state if name.startswith("transformer.layers.")),
         "hidden": len(state["transformer.layers.0.linear1.weight"]),
         "octaves": (state["mlps.0.0.weight"].shape[1] - 1) // 2,

@@ -1,7 +1,6 @@
 """`aquamam completion`: a script with which a shell completes commands, options, choices and files."""
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 
 import shtab
@@ -20,19 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     parser = args.build_parser()
-    for action in actions(parser):
-        if action.metavar == "DIR":
-            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-        elif action.type is Path or action.metavar in FILES:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    parsers = [parser]
+    for one in parsers:  # which grows by the commands of each
+        for action in one._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+            elif action.metavar == "DIR":
+                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            elif action.type is Path or action.metavar in FILES:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(parser, args.shell))
     return 0
-
-
-def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Every argument of a parser and of its commands."""
-    for action in parser._actions:
-        yield action
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from actions(command)

@@ -30,10 +30,9 @@ def preview(mesh: Mesh, size: int = 160) -> Image.Image:
 
 def worst(dataset: RotationDataset, cases: tuple[Case, ...]) -> list[dict[str, Any]]:
     """Cases with their pictures."""
-    return [
-        {"error_deg": case.error_deg, "log_likelihood": case.log_likelihood, "found": case.found, **shown}
-        for case, shown in zip(cases, pictures(dataset, cases))
-    ]
+    names = ("error_deg", "log_likelihood", "found")
+    told = [{name: getattr(case, name) for name in names} for case in cases]
+    return [{**numbers, **shown} for numbers, shown in zip(told, pictures(dataset, cases))]
 
 
 def _views(mesh: Mesh, towards: np.ndarray, size: int) -> np.ndarray:
@@ -47,40 +46,32 @@ class FitPage:
         self.out, self.mesh, self.dataset = out, mesh, dataset
 
     @cached_property
-    def _images(self) -> dict[str, Any]:
+    def images(self) -> dict[str, Any]:
+        """The part from twelve sides, and twelve training images."""
         examples = self.dataset.batch(range(SHOWN)).images.permute(0, 2, 3, 1).numpy()
-        views = _views(self.mesh, directions(SHOWN), 192)
-        shown = {"views_images": views, "examples": examples}
+        shown = {"views_images": _views(self.mesh, directions(SHOWN), 192), "examples": examples}
         return {name: [image_uri(pixels, kind="WEBP") for pixels in images] for name, images in shown.items()}
 
-    def _thumbs(self, towards: list[list[float]]) -> dict[str, Any]:
+    def thumbs(self, towards: list[list[float]]) -> dict[str, Any]:
         """The part from each direction of the map, on one sheet."""
-        shown = _views(self.mesh, np.array(towards), THUMB)
-        rows = -(-len(shown) // COLUMNS)
+        rows = -(-len(towards) // COLUMNS)
         sheet = np.full((rows * COLUMNS, THUMB, THUMB, 3), 255, np.uint8)
-        sheet[: len(shown)] = shown
+        sheet[: len(towards)] = _views(self.mesh, np.array(towards), THUMB)
         pixels = sheet.reshape(rows, COLUMNS, THUMB, THUMB, 3).swapaxes(1, 2).reshape(rows * THUMB, COLUMNS * THUMB, 3)
         return {"sheet": image_uri(pixels, kind="WEBP"), "columns": COLUMNS, "rows": rows}
 
     def write(self, facts: dict[str, Any], *, log: Path | None = None, done: bool = False) -> Path:
-        """Write what is known so far; a page that is not done loads itself anew."""
-        data = {**facts, **self._images, "uniform": LOG_UNIFORM, "done": done, "version": __version__}
-        data |= {"folder": self.out.name or ".", "curve": _curve(log)}
+        """Write what is known so far, `log` is the training's; a page that is not done loads itself anew."""
+        curve = []
+        if log is not None and log.exists() and log.stat().st_size:
+            names = {"images": "images", "valid": "log_likelihood", "train": "train_log_likelihood"}
+            for record in read_log(log):
+                curve.append({"minutes": record["elapsed"] / 60, **{name: record[names[name]] for name in names}})
+        data = {**facts, **self.images, "uniform": LOG_UNIFORM, "done": done, "version": __version__}
+        data |= {"folder": self.out.name or ".", "curve": curve}
         if done:
-            data["thumbs"] = self._thumbs(facts["views"]["directions"])
+            data["thumbs"] = self.thumbs(facts["views"]["directions"])
         again = "" if done or "note" in facts else '<meta http-equiv="refresh" content="20">'
-        parts: dict[str, Any] = {
-            "styles": ["report.css"],
-            "scripts": ["report.js", "fit.js"],
-            "data": data,
-            "head": again,
-        }
-        return write_text(self.out / "index.html", page(f"{facts['name']}, fitted", asset("report.html"), **parts))
-
-
-def _curve(log: Path | None) -> list[dict[str, float]]:
-    """Minutes, images and log-likelihoods of every validation so far."""
-    if log is None or not log.exists() or not log.stat().st_size:
-        return []
-    names = {"images": "images", "valid": "log_likelihood", "train": "train_log_likelihood"}
-    return [{"minutes": r["elapsed"] / 60, **{name: r[key] for name, key in names.items()}} for r in read_log(log)]
+        parts: dict[str, Any] = {"styles": ["report.css"], "scripts": ["report.js", "fit.js"], "data": data}
+        title = f"{facts['name']}, fitted"
+        return write_text(self.out / "index.html", page(title, asset("report.html"), head=again, **parts))

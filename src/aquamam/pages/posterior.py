@@ -20,13 +20,8 @@ from aquamam.rendering.known import KnownObject
 LARGEST_IMAGE = 512  # pixels: the page shows the input no larger
 MOST_FACES = 200_000  # of an object in the page; a larger one is shown as axes
 MEANING = "log densities with respect to volume π², quaternions xyzw, x right, y up, z towards the viewer."
-SCALE: dict[str, Any] = {  # what colours mean, for the scripts
-    "uniform": LOG_UNIFORM,
-    "colours": {
-        name: {"density": list(theme.density), "muted": theme.muted, "accent": theme.accent}
-        for name, theme in THEMES.items()
-    },
-}
+COLOURS = {name: {"density": list(t.density), "muted": t.muted, "accent": t.accent} for name, t in THEMES.items()}
+SCALE: dict[str, Any] = {"uniform": LOG_UNIFORM, "colours": COLOURS}  # what colours mean, for the scripts
 
 
 def page_data(
@@ -70,8 +65,7 @@ def _base64(array: np.ndarray | None, kind: str) -> str | None:
 
 def posterior_page(data: dict[str, Any]) -> str:
     """The HTML of what `page_data` gave."""
-    picture = '<img id="input" alt="The input image">'
-    explorer = fill(asset("explorer.html"), picture=picture, controls="")
+    explorer = fill(asset("explorer.html"), picture='<img id="input" alt="The input image">', controls="")
     body = fill(asset("posterior.html"), title=escape(data["title"]), explorer=explorer)
     scripts = ("three.min.js", "ball.js", "object.js", "explorer.js", "posterior.js")
     return page(data["title"], body, styles=("explorer.css",), scripts=scripts, data=data)

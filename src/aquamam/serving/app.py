@@ -69,14 +69,10 @@ class Served:
     def facts(self) -> dict[str, Any]:
         model, cells = self.model, getattr(self.model, "cells", None)
         return {
-            "name": self.name,
-            "kind": model.kind,
-            "parameters": model.parameter_count or None,
+            **{"name": self.name, "kind": model.kind, "parameters": model.parameter_count or None},
             **{field: getattr(model.config, field, None) for field in ("bins", "chart", "density")},
-            "ceiling": None if cells is None else round(cells.ceiling, 4),
-            "channels": self.channels,
-            "image_size": self.size,
-            "object": None if self.object is None else self.object.name,
+            **{"ceiling": cells and round(cells.ceiling, 4), "channels": self.channels, "image_size": self.size},
+            "object": self.object and self.object.name,
         }
 
 

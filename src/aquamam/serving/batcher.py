@@ -93,9 +93,8 @@ class Batcher:
     def close(self, seconds: float | int = 30.0) -> None:
         """Answer what is queued, take nothing more, and end the thread."""
         with self.lock:
-            if not self.closed:
-                self.closed = True
-                self.jobs.put(None)
+            self.closed = True
+            self.jobs.put(None)
         self.thread.join(seconds)
 
     def _run(self) -> None:
