@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.ndimage import binary_erosion
 
 from aquamam.data.augment import AUGMENTATIONS, AugmentSettings, augment, augmentation, turn
 from aquamam.data.base import Batch
@@ -16,8 +15,6 @@ from aquamam.geometry.rotations import geodesic_angle, multiply, random_quat, ro
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 
-WHITE = (255, 255, 255)
-GROUND = {"background": 1.0}  # always another one
 EVEN_LIGHT = RenderSettings(size=64, supersample=3, ambient=1.0, diffuse=0.0)  # turning the picture turns no light
 
 
@@ -41,9 +38,9 @@ def dice() -> Batch:
     return RenderedDataset(solid("die"), EVEN_LIGHT, seed=2).batch(range(12))
 
 
-def changed(batch: Batch, background: tuple | None = WHITE, seed: int = 0, **settings: float) -> Batch:
+def changed(batch: Batch, seed: int = 0, **settings: float) -> Batch:
     positions = np.arange(len(batch))
-    return augment(batch, AugmentSettings(**settings), seed=seed, positions=positions, background=background)
+    return augment(batch, AugmentSettings(**settings), seed=seed, positions=positions)
 
 
 def test_a_turned_picture_is_the_picture_of_the_turned_rotation(dice):
@@ -63,7 +60,7 @@ def test_a_quarter_turn_is_exact_and_anticlockwise(dice):
     images = dice.images.numpy()
     for quarters in range(4):
         neutral["turn"] = quarters * math.pi / 2
-        out = augment_pixels(images, neutral, background=WHITE)
+        out = augment_pixels(images, neutral)
         assert np.array_equal(out, np.rot90(images, quarters, axes=(2, 3)))
 
 
@@ -88,69 +85,25 @@ def test_none_changes_nothing_and_nothing_changes_its_input(dice):
     before = dice.images.clone()
     assert augment(dice, augmentation("none"), seed=0, positions=np.arange(12)) is dice
     for settings in AUGMENTATIONS.values():
-        augment(dice, settings, seed=0, positions=np.arange(12), background=WHITE)
+        augment(dice, settings, seed=0, positions=np.arange(12))
     assert torch.equal(dice.images, before)
 
 
 def test_an_example_is_changed_by_its_position_alone(dice):
-    whole = augment(dice, augmentation("strong"), seed=1, positions=np.arange(100, 112), background=WHITE)
+    whole = augment(dice, augmentation("strong"), seed=1, positions=np.arange(100, 112))
     part = batch_of(dice.images[[7]].numpy(), dice.rotations[[7]])
-    alone = augment(part, augmentation("strong"), seed=1, positions=np.array([107]), background=WHITE)
+    alone = augment(part, augmentation("strong"), seed=1, positions=np.array([107]))
     assert torch.equal(alone.images[0], whole.images[7])
     assert torch.equal(alone.rotations[0], whole.rotations[7])
-    other = augment(part, augmentation("strong"), seed=1, positions=np.array([108]), background=WHITE)
+    other = augment(part, augmentation("strong"), seed=1, positions=np.array([108]))
     assert not torch.equal(other.images, alone.images)
-
-
-def rendered(name: str, count: int, **settings) -> np.ndarray:
-    data = RenderedDataset(solid(name), RenderSettings(size=48, **settings))
-    return render(data.spec.meshes[0], data.spec.rotations("train", np.arange(count)), data.spec.settings, alpha=True)
-
-
-def test_random_backgrounds_replace_the_ground_and_not_the_object():
-    pixels = rendered("die", 6, supersample=1)
-    covered = pixels[..., 3] == 255
-    inner = binary_erosion(covered, np.ones((1, 3, 3)))  # at the edge, colours of the object may run into each other
-    before = batch_of(pixels[..., :3].transpose(0, 3, 1, 2))
-    out = (
-        augment(before, AugmentSettings(**GROUND), seed=0, positions=np.arange(6), background=WHITE)
-        .images.numpy()
-        .transpose(0, 2, 3, 1)
-    )
-    assert np.array_equal(out[inner], pixels[..., :3][inner])
-    assert np.abs(out[covered].astype(int) - pixels[..., :3][covered]).mean() < 8
-    assert (out[~covered] != 255).any(-1).mean() > 0.95
-    unknown = augment(before, AugmentSettings(**GROUND), seed=0, positions=np.arange(6))
-    assert torch.equal(unknown.images, before.images)
-
-
-def test_smooth_edges_keep_no_halo_of_the_old_ground():
-    """Random grounds behind a grey die on white never give a pixel brighter than both die and ground."""
-    pixels = rendered("cube", 8, supersample=4)
-    before = batch_of(pixels[..., :3].transpose(0, 3, 1, 2))
-    out = augment(before, AugmentSettings(**GROUND), seed=3, positions=np.arange(8), background=WHITE)
-    on_edge = (pixels[..., 3] > 0) & (pixels[..., 3] < 255)
-    share = pixels[..., 3:][on_edge] / 255.0
-    die = (pixels[..., :3][on_edge] - (1 - share) * 255.0) / share  # the edge's colour without the white
-    ground = (out.images.permute(0, 2, 3, 1).numpy()[on_edge] - share * die) / (1 - share).clip(0.05)
-    assert np.median(ground) < 200
-    assert (ground > 230).mean() < 0.15
-
-
-def test_ground_enclosed_by_the_object_belongs_to_it():
-    image = np.full((1, 3, 9, 9), 255, np.uint8)
-    image[:, :, 2:7, 2:7] = 100
-    image[:, :, 4, 4] = 255  # a white pip
-    out = augment(batch_of(image), AugmentSettings(background=1.0), seed=0, positions=np.arange(1), background=WHITE)
-    assert np.array_equal(out.images[:, :, 2:7, 2:7].numpy(), image[:, :, 2:7, 2:7])
-    assert (out.images[0, :, 0, 0] != 255).any()
 
 
 def test_shift_and_scale_move_the_object_as_said():
     image = np.zeros((1, 3, 65, 65), np.uint8)
     image[:, :, 28:37, 28:37] = 255
     for name in ("shift", "scale"):
-        out = changed(batch_of(np.repeat(image, 40, 0)), background=(0, 0, 0), **{name: 0.2}).images[:, 0].double()
+        out = changed(batch_of(np.repeat(image, 40, 0)), **{name: 0.2}).images[:, 0].double()
         mass = out.sum((1, 2)) / 255
         rows = torch.arange(65.0, dtype=torch.float64)
         offset = (out.sum(1) @ rows / out.sum((1, 2)) - 32).abs()
@@ -190,7 +143,7 @@ def test_occluders_cover_part_of_the_picture():
 
 
 def test_corners_repeat_the_border_where_no_ground_is_known():
-    out = changed(flat(77, n=8), background=None, turn_deg=180.0, shift=0.1)
+    out = changed(flat(77, n=8), turn_deg=180.0, shift=0.1)
     assert (out.images == 77).all()
 
 

@@ -34,7 +34,6 @@ def test_render_writes_what_was_asked_for_once(small, capsys):
     assert data.classes == ("die", "cube")
     assert data.symmetry("cube").order == 24
     assert data.describe()["seed"] == 0
-    assert data.background == (255, 255, 255)
     capsys.readouterr()
     assert main(["render", "die", "cube", "--out", str(small), *SIZES]) == 0
     assert "13 images of die, cube at 16 px, 0 rendered now" in capsys.readouterr().out
@@ -57,7 +56,6 @@ def test_a_mesh_file_with_a_stated_symmetry(tmp_path):
     data = StoredDataset(out, "train")
     assert data.classes == ("wedge",)
     assert data.symmetry("wedge").order == 3
-    assert data.background is None
     assert data.describe()["encoding"] == "png"
     assert "wedge.obj" in data.describe()["objects"][0]["source"]
     assert Image.open(sheet).size[0] > 8 * 100

@@ -19,7 +19,6 @@ from aquamam.data.pixels import AMOUNTS, augment_pixels
 from aquamam.data.random import uniforms, words
 from aquamam.errors import InputError
 
-Colour = tuple[int, int, int]
 Positions = Int64[np.ndarray, " batch"]  # of examples in a stream
 
 
@@ -37,12 +36,11 @@ class AugmentSettings(Config):
     colour: float = 0.0  # of each channel, from 1 / (1 + colour) to 1 + colour
     blur: float = 0.0  # standard deviation, of the image's side
     noise: float = 0.0  # standard deviation, of full white
-    background: float = 0.0  # probability of a random background where the plain one is known
     occluders: int = 0  # patches laid over the image
     occluder_size: float = 0.25  # their largest half-axis, of the image's side
 
     def __post_init__(self) -> None:
-        for field, most in zip(fields(AugmentSettings), (180, 0.5, 1, 1, 4, 4, 0.05, 1, 1, 16, 0.5), strict=True):
+        for field, most in zip(fields(AugmentSettings), (180, 0.5, 1, 1, 4, 4, 0.05, 1, 16, 0.5), strict=True):
             if not 0 <= getattr(self, field.name) <= most:  # nor NaN
                 value = getattr(self, field.name)
                 raise InputError(f"{field.name} of the augmentation must lie in 0 ... {most:g}, got {value}.")
@@ -62,7 +60,6 @@ AUGMENTATIONS: dict[str, AugmentSettings] = {
         colour=0.3,
         blur=0.015,
         noise=0.06,
-        background=0.7,
         occluders=3,
     ),
 }
@@ -74,13 +71,10 @@ def augmentation(name: str) -> AugmentSettings:
     return AUGMENTATIONS[name]
 
 
-def augment(
-    batch: Batch, settings: AugmentSettings, *, seed: int, positions: Positions, background: Colour | None = None
-) -> Batch:
+def augment(batch: Batch, settings: AugmentSettings, *, seed: int, positions: Positions) -> Batch:
     """Change images and true rotations together; what example k gets is a pure function of (seed, positions[k]).
 
-    `background` is the plain colour behind the object where it is known: it fills the corners of turned images, and
-    random backgrounds replace it. Otherwise corners repeat the border and no background is replaced.
+    Where an image ends, its border repeats.
     """
     if settings == AUGMENTATIONS["none"] or len(batch) == 0:
         return batch
@@ -95,10 +89,8 @@ def augment(
     amounts["gain"] = (1 + settings.colour) ** u[:, 6:9]
     amounts["blur"] = settings.blur * np.abs(u[:, 9])
     amounts["noise"] = settings.noise * np.abs(u[:, 10])
-    amounts["replaced"] = (u[:, 11] + 1) / 2 < settings.background
     amounts["occluders"] = np.floor((u[:, 12] + 1) / 2 * (settings.occluders + 1))
-    size = settings.occluder_size
-    pixels = augment_pixels(batch.images.numpy(), amounts, occluder_size=size, background=background)
+    pixels = augment_pixels(batch.images.numpy(), amounts, occluder_size=settings.occluder_size)
     angles = torch.from_numpy(amounts["turn"].copy())
     rotations = turn(batch.rotations.double(), angles).to(batch.rotations.dtype)
     return replace(batch, images=torch.from_numpy(pixels), rotations=rotations)

@@ -87,11 +87,6 @@ class RotationDataset:
         """Height and width, or None when images differ; a subclass that knows without looking says so."""
         return None if self.size is None else (self.size, self.size)
 
-    @property
-    def background(self) -> tuple[int, int, int] | None:
-        """The one colour behind all objects where it is known; augmentation fills and replaces it."""
-        return None
-
     def describe(self) -> dict[str, Any]:
         """What this data set says about itself: where it came from, as plain JSON values."""
         return {}

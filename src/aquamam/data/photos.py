@@ -67,10 +67,6 @@ class PhotoDataset(RenderedDataset):
     def _farthest(self) -> float:
         return FARTHEST * self.spec.meshes[0].radius
 
-    @property
-    def background(self) -> None:
-        return None
-
     def describe(self) -> dict[str, Any]:
         folder = {} if self._folder is None else {"backgrounds": str(self._folder)}
         return {**super().describe(), "photographs": True, **folder}

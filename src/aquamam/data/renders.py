@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 
 from aquamam.data.base import Batch, RotationDataset
-from aquamam.data.disk.layout import plain_colour
 from aquamam.data.disk.writing import RenderSpec
 from aquamam.errors import InputError
 from aquamam.geometry.symmetry import SymmetryGroup
@@ -114,10 +113,6 @@ class RenderedDataset(RotationDataset):
     @property
     def image_size(self) -> tuple[int, int]:
         return self.spec.settings.shape
-
-    @property
-    def background(self) -> tuple[int, int, int] | None:
-        return plain_colour(self.spec.settings.to_dict())
 
     def describe(self) -> dict[str, Any]:
         spec = self.spec

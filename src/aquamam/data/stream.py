@@ -70,7 +70,7 @@ class Stream:
         if batch.unreadable:
             kept = set(batch.indices)
             positions = positions[[i in kept for i in indices]]
-        return augment(batch, self.augment, seed=self.seed, positions=positions, background=self.dataset.background)
+        return augment(batch, self.augment, seed=self.seed, positions=positions)
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Batches from step `start` on, made ahead by threads; resuming is calling it with the next step."""

@@ -105,12 +105,6 @@ class Manifest:
             raise InputError(f"{path} lacks {error}; restore it or render again.") from error
 
 
-def plain_colour(settings: dict[str, Any]) -> tuple[int, int, int] | None:
-    """The one colour behind all objects, if the render settings have one."""
-    background = settings.get("background")
-    return None if isinstance(background, str) or background is None else tuple(background)
-
-
 def shard_size_for(splits: dict[str, int], encoding: str, image_shape: tuple[int, int]) -> int:
     """Images per shard: few files for large sets, many shards for many workers, little to lose when killed."""
     largest = 2000 if encoding == "png" else 25_000_000 // (3 * math.prod(image_shape))

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float64, UInt8
 
 from aquamam.data.base import Batch, RotationDataset, UnreadableExample, decode_image, fit_pixels
-from aquamam.data.disk.layout import MANIFEST, Manifest, is_whole, plain_colour, shard_files
+from aquamam.data.disk.layout import MANIFEST, Manifest, is_whole, shard_files
 from aquamam.errors import InputError
 from aquamam.geometry.symmetry import SymmetryGroup
 
@@ -72,10 +72,6 @@ class StoredDataset(RotationDataset):
     @property
     def image_size(self) -> tuple[int, int]:
         return (self.size, self.size) if self.size else self.manifest.image_shape
-
-    @property
-    def background(self) -> tuple[int, int, int] | None:
-        return plain_colour(self.manifest.settings)
 
     def describe(self) -> dict[str, Any]:
         return asdict(self.manifest)
