@@ -203,6 +203,9 @@ def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
         for level in (50, 90, 95):
             share, se = getattr(f, f"coverage{level}"), getattr(f, f"coverage{level}_se")
             lines.append(f"                 {level} % region covers {100 * share:.1f} ± {100 * se:.1f} %")
+        if not math.isnan(f.held90):
+            held = ", ".join(f"{level} %: {100 * getattr(f, f'held{level}'):.1f} %" for level in (50, 90, 95))
+            lines.append(f"pose sets        hold the truth as often as: {held}")
     rows = [["error in degrees", *ERRORS, "images/s"]]
     which = ", nearest equivalent" if evaluation.symmetric else ""
     for name, errors in evaluation.strategies.items():

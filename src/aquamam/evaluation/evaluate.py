@@ -19,7 +19,7 @@ from aquamam.data.base import Batch, RotationDataset
 from aquamam.data.stream import one_pass
 from aquamam.errors import InputError
 from aquamam.evaluation import metrics
-from aquamam.evaluation.results import Case, Columns, Errors, Evaluation, Figures, Throughput
+from aquamam.evaluation.results import LEVELS, Case, Columns, Errors, Evaluation, Figures, Throughput
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import RotationModel
 from aquamam.posterior.distribution import RotationDistribution, least_expected_error
@@ -140,6 +140,9 @@ def _judge(
         columns["found"] = (distance <= math.radians(NEAR_DEG)).float().mean(0)
         columns["entropy"] = drawn.spread
         columns["pit"] = score(drawn, batch, dataset, seed)
+        if (scores := model.calibration.scores) is not None:
+            for level in LEVELS:
+                columns[f"held{round(100 * level)}"] = columns["pit"] <= scores.mass(level, drawn.spread)
     # without cells there is no beam, without samples no least expected error
     lacks = {"beam"} if type(posterior.unwrapped)._topk is RotationDistribution._topk else set()
     lacks |= set() if samples else {"expected"}

@@ -16,8 +16,8 @@ from aquamam.geometry.rotations import LOG_UNIFORM
 
 LEVELS = (0.5, 0.9, 0.95)
 
-# One row an image: index, label, listed, log_likelihood, truth, spread, found, pit, entropy, and prediction.S, error.S,
-# plain.S of each strategy S.
+# One row an image: index, label, listed, log_likelihood, truth, spread, found, pit, entropy, held50, held90, held95, and
+# prediction.S, error.S, plain.S of each strategy S.
 Columns = dict[str, Tensor]
 
 
@@ -58,6 +58,9 @@ class Figures(Errors):
     coverage50_se: float = math.nan
     coverage90_se: float = math.nan
     coverage95_se: float = math.nan
+    held50: float = math.nan  # share of truths in the conformal sets, where the model has any
+    held90: float = math.nan
+    held95: float = math.nan
 
     @classmethod
     def of_columns(cls, columns: Columns, strategy: str) -> "Figures":
@@ -71,6 +74,7 @@ class Figures(Errors):
             values |= {"pit_ks": float(distance), "pit_p": float(p_value)}
             for level, share, error in zip(LEVELS, *(part.tolist() for part in metrics.coverage(pit, LEVELS))):
                 values |= {f"coverage{round(100 * level)}": share, f"coverage{round(100 * level)}_se": error}
+            values |= {name: float(held.double().mean()) for name, held in columns.items() if name.startswith("held")}
         return cls(
             images=n,
             mean_log_likelihood=float(log_p.mean()),

@@ -148,6 +148,7 @@ class PredictAnswer(Answered, Certainty):
     matrix: list[list[float]] | None = None
     log_density: float | None = Field(description="volume pi^2; uniform is -2.2895")
     ceiling: float | None = Field(description="the largest log density that the model can express")
+    typicality: float | None = Field(None, description="p-value of being like the pictures of training")
     measure: Literal["pi^2"]
     up_to_symmetry: FoldedAnswer | None = Field(None, description="the same up to the object's symmetry")
 
