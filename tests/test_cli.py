@@ -89,7 +89,7 @@ def test_errors_are_one_sentence_and_exit_2(arguments, sentence, capsys):
     ("arguments", "sentence"),
     [
         ("fly", "invalid choice: 'fly'"),
-        ("predict", "required: IMAGE"),
+        ("plot", "required: IMAGE"),
         ("predict x.png --wings", "unrecognized arguments: --wings"),
         ("predict x.png --strategy luck", "invalid choice: 'luck'"),
         ("predict x.png --samples 3", "0 or a whole number of at least 16"),

@@ -19,7 +19,9 @@ from aquamam.errors import InputError
 from aquamam.geometry.camera import ray_rotation
 from aquamam.geometry.rotations import geodesic_angle, multiply, opencv_to_opengl, random_quat
 from aquamam.network.poses import look
+from aquamam.plotting.overlay import silhouette
 from aquamam.posterior.frames import Rotated
+from aquamam.rendering.solids import solid
 
 ROS = """
 image_width: 640
@@ -238,3 +240,40 @@ def test_bad_boxes_and_cameras_get_one_sentence_and_exit_2(arguments, sentence, 
     assert code == 2
     assert sentence in err
     assert len(err.splitlines()) == 1
+
+
+# --- plot -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_contour_of_a_pose_surrounds_the_part_in_its_picture():
+    """The mask of projected triangles is the silhouette that the renderer draws."""
+    R, t = np.eye(3), np.array([1.5, -0.8, -20.0])
+    mesh = solid("die").mesh
+    corners = CAMERA.pixels((mesh.vertices @ R.T + t) * (1.0, -1.0, -1.0))
+    mask, left, top, scale = silhouette(corners, mesh.faces)
+    pixels = (picture(R, t) < 255).any(-1)
+    x, y = ((np.arange(n) + 0.5) for n in (160, 120))
+    columns, rows = (((x - left) * scale).astype(int), ((y - top) * scale).astype(int))
+    inside = (columns[None] >= 0) & (columns[None] < mask.shape[1]) & (rows[:, None] >= 0) & (rows[:, None] < len(mask))
+    drawn = np.zeros((120, 160), bool)
+    drawn[inside] = mask[
+        np.broadcast_to(rows[:, None], inside.shape)[inside], np.broadcast_to(columns, inside.shape)[inside]
+    ]
+    assert (drawn & pixels).sum() / (drawn | pixels).sum() > 0.95
+    assert not mask[0].any()
+    assert not mask[:, -1].any()
+
+
+def test_a_box_is_plotted_as_poses_in_the_photograph_or_as_the_posterior_of_its_crop(capsys, parts, photo, tmp_path):
+    arguments = ["plot", photo, "--model", parts / "die", "--box", "70,50,30,30", "--samples", 40, "--uniform", 10]
+    for name, options in (("pose.png", ["--camera", "200,200,80,60"]), ("ball.png", []), ("page.html", [])):
+        assert run(capsys, *arguments, *options, "-o", tmp_path / name)[0] == 0
+        assert (tmp_path / name).stat().st_size > 10_000
+    for wrong, sentence in (
+        (["--kind", "pose"], "needs --camera"),
+        (["--kind", "pose", "--model", "cylinder", "--camera", "200,200,80,60"], "a model that tells poses"),
+    ):
+        code, _, err = run(capsys, *arguments, "-o", tmp_path / "x.png", *wrong)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert sentence in err
+    assert "give --box" in run(capsys, "plot", photo, "--model", parts / "die", "--camera", "1,1,1,1", "-o", "x.png")[2]

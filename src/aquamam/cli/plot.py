@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from aquamam.cli.crops import add_crop_options, camera_of
 from aquamam.cli.options import add, generator_for, load_model, whole
 from aquamam.errors import InputError
 
@@ -12,19 +13,24 @@ EXAMPLES = """\
   aquamam plot die.png -o ball.png --truth 0,0,0,1     the paper's Figure 7
   aquamam plot part.jpg -o map.pdf --kind mollweide --model runs/part --object part.obj
   aquamam plot die.png -o bins.svg --kind marginals --theme dark
+  aquamam plot photo.jpg -o pose.png --model parts/duck --box 120,80,64,48 --camera camera.yaml
   aquamam plot runs/die -o curve.png                   a training run's learning curve
 A quaternion that begins with a minus sign needs an equals sign: --truth=-0.5,0.5,0.5,0.5"""
 
-KINDS = ("ball", "mollweide", "marginals", "curve")
+KINDS = ("ball", "mollweide", "marginals", "pose", "curve")
 POINTS = ("ball", "page", "mollweide")
 # option -> the kinds of picture that it changes; None is its default, so that the rest can be told of it
-HEEDED = {"axis": ("mollweide",), "object": POINTS, "samples": POINTS, "uniform": POINTS}
+HEEDED = {"axis": ("mollweide",), "object": POINTS}
+HEEDED |= dict.fromkeys(("samples", "uniform", "box", "camera"), (*POINTS, "pose"))
 HEEDED |= {"truth": (*POINTS, "marginals"), "theme": KINDS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = "ball: rotation vectors by density (default); mollweide: where an axis points; marginals: the three "
-    kinds += "distributions over bins; curve: learning curve of a run"
+    kinds += (
+        "distributions over bins; pose: contours in the photograph (default with --box and --camera for models that "
+    )
+    kinds += "tell poses); curve: learning curve of a run"
     add(parser, "image", help="an image file; or a run's folder or log.jsonl")
     add(parser, "--out", default=Path("posterior.html"), help="file to write: .html, .png, .svg or .pdf")
     parser.add_argument("--kind", choices=KINDS, help=kinds)
@@ -35,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=whole(0), metavar="N", help="drawn from the posterior (default: 499)")
     parser.add_argument("--uniform", type=whole(0), metavar="N", help="uniform rotations (default: 500)")
     parser.add_argument("--theme", choices=["light", "dark"], help="of pictures (default: light)")
+    add_crop_options(parser)
     parser.add_argument("--title", default="", help="above the picture (default: the image's name)")
 
 
@@ -78,6 +85,7 @@ def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -
 
     from aquamam.geometry.rotations import as_unit_quat
     from aquamam.network.images import read_image
+    from aquamam.network.poses import look
     from aquamam.pages.posterior import page_data, write_page
     from aquamam.plotting import ball, known_object, make_cloud, marginals, mollweide, save
 
@@ -85,9 +93,14 @@ def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -
     theme, counts = (
         {name: given[name] for name in names if name in given} for names in (["theme"], ["samples", "uniform"])
     )
-    picture, model = read_image(args.image), load_model(args.model, args.device)
+    picture, model, seen = read_image(args.image), load_model(args.model, args.device), None
     with torch.inference_mode():
-        posterior = model([picture])
+        if args.box is not None:
+            seen = look(model, picture, args.box, camera_of(args))
+            whole, picture = picture, seen.crop
+        elif args.camera is not None or kind == "pose":
+            raise InputError("a pose is drawn in a box; give --box X,Y,W,H and --camera.")
+        posterior = model([picture]) if seen is None else seen.rotation
         if kind == "marginals":
             save(marginals(posterior, at=truth, title=args.title, **theme), args.out)
             return
@@ -96,8 +109,24 @@ def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -
     known, name = known_object(model, args.object), args.title or Path(args.image).name
     if kind == "page":
         write_page(args.out, page_data(cloud, image=picture, known=known, title=f"Rotations that fit {name}"))
+    elif seen is not None and (kind == "pose" or (args.kind is None and seen.poses is not None)):
+        mesh = None if known is None else known.mesh
+        save(draw_pose(args, seen, whole, cloud=cloud, mesh=mesh, title=name, **theme), args.out)
     elif kind == "ball":
         save(ball(cloud, image=picture, known=known, title=name, **theme), args.out)
     else:
         axis = args.axis or (known.axis if known is not None else "z")
         save(mollweide(cloud, axis=axis, image=picture, title=args.title, **theme), args.out)
+
+
+def draw_pose(args: argparse.Namespace, seen: Any, picture: Any, **options: Any) -> Any:
+    """The photograph with the poses in a box."""
+    import torch
+
+    from aquamam.plotting import overlay
+
+    camera = camera_of(args)
+    if camera is None or seen.poses is None:
+        raise InputError("a pose needs --camera and a model that tells poses; try --kind ball.")
+    (found,) = seen.poses.hypotheses(generator=torch.Generator().manual_seed(args.seed))
+    return overlay(picture, args.box, camera, found, part=seen.part, **options)

@@ -8,8 +8,9 @@ from aquamam.plotting.cloud import Cloud, make_cloud
 from aquamam.plotting.curves import learning_curve, read_log
 from aquamam.plotting.marginals import marginals
 from aquamam.plotting.mollweide import mollweide
+from aquamam.plotting.overlay import overlay
 from aquamam.plotting.style import THEMES, density_colours, save
 from aquamam.rendering.known import KnownObject, known_object
 
 __all__ = ["THEMES", "Cloud", "KnownObject", "ball", "density_colours", "known_object", "learning_curve", "make_cloud"]
-__all__ += ["marginals", "mollweide", "read_log", "save"]
+__all__ += ["marginals", "mollweide", "overlay", "read_log", "save"]

@@ -34,7 +34,7 @@ def ball(
     """
     numbers = dict(enumerate(cloud.annotated(6), start=0 if cloud.has_truth else 1))
     with style.drawing(theme, 11.6, 6.4) as (figure, colours):
-        _draw_points(_frame(figure, colours), cloud, numbers, theme)
+        draw_points(ball_axes(figure, colours, (0.19, 0.1, 0.5, 0.9)), cloud, numbers, theme)
         _draw_side(figure, cloud, image, title, colours)
         _draw_poses(figure, cloud, numbers, known, colours)
         _draw_legend(figure, cloud, colours)
@@ -46,9 +46,9 @@ def _to_plot(v: np.ndarray) -> np.ndarray:
     return np.stack([v[..., 0], -v[..., 2], v[..., 1]], -1)
 
 
-def _frame(figure: Figure, colours: Theme) -> Any:
+def ball_axes(figure: Figure, colours: Theme, place: tuple[float, float, float, float]) -> Any:
     """The empty ball: outline, three great circles, axes."""
-    axes: Any = figure.add_axes((0.19, 0.1, 0.5, 0.9), projection="3d", computed_zorder=False)
+    axes: Any = figure.add_axes(place, projection="3d", computed_zorder=False)
     axes.set_axis_off()
     axes.set_proj_type("ortho")  # the ball's outline is then a circle
     axes.view_init(elev=ELEVATION, azim=AZIMUTH)
@@ -71,7 +71,8 @@ def _frame(figure: Figure, colours: Theme) -> Any:
     return axes
 
 
-def _draw_points(axes: Any, cloud: Cloud, numbers: dict[int, int], theme: str) -> None:
+def draw_points(axes: Any, cloud: Cloud, numbers: dict[int, int], theme: str) -> None:
+    """The points in a ball, some of them with numbers (number -> point)."""
     colours = style.get_theme(theme)
     points, rgba = _to_plot(cloud.rotvec), style.density_colours(cloud.log_density, theme)
     share = style.density_shares(cloud.log_density)
