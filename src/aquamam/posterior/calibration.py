@@ -56,17 +56,25 @@ def quantile(scores: Sequence[float], level: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Typicality:
-    """How far an encoder's states lie from those of held-out images: a Gaussian along their principal directions, alike
-    in all others. The distances of held-out images that did not make it turn a new one's into a p-value.
+    """How unusual an image is: how far the encoder's state lies from those of held-out images, under a Gaussian along
+    their principal directions that is alike in all others, and how undecided the first token is. Scores of held-out
+    images that did not make the Gaussian turn a new one's into a p-value.
     """
 
     mean: tuple[float, ...]
     directions: tuple[tuple[float, ...], ...]  # each divided by the standard deviation along it
     rest: float  # standard deviation along each of the other directions
-    distances: tuple[float, ...]  # of held-out images, smallest first
+    usual: tuple[tuple[float, float], ...] = ((0.0, 1.0), (0.0, 1.0))  # mean and deviation of distance and entropy
+    scores: tuple[float, ...] = ()  # of held-out images, smallest first
+
+    def score(self, states: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
+        """The sum of both in standard deviations; the last number of a state is the entropy."""
+        both = torch.stack([self.distance(states[:, :-1]), states[:, -1].double()], -1)
+        mean, deviation = both.new_tensor(self.usual).unbind(-1)
+        return ((both - mean) / deviation).sum(-1)
 
     def distance(self, states: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
-        """Mean squared deviation in standard deviations."""
+        """Mean squared deviation from held-out images in standard deviations."""
         centred = states.double() - states.new_tensor(self.mean, dtype=torch.float64)
         directions = states.new_tensor(self.directions, dtype=torch.float64)
         along = centred @ directions.mT
@@ -74,9 +82,9 @@ class Typicality:
         return (along.square().sum(-1) + (left / self.rest).square().sum(-1)) / states.shape[-1]
 
     def p_value(self, states: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch"]:
-        """The share of images like the held-out ones that lie at least as far off: uniform for such an image."""
-        known = states.new_tensor(self.distances, dtype=torch.float64)
-        below = torch.searchsorted(known, self.distance(states).contiguous())
+        """The share of images like the held-out ones that are at least as unusual: uniform for such an image."""
+        known = states.new_tensor(self.scores, dtype=torch.float64)
+        below = torch.searchsorted(known, self.score(states).contiguous())
         return (len(known) - below + 1) / (len(known) + 1)
 
 
@@ -110,7 +118,8 @@ class Calibration:
                 mean=tuple(typical["mean"]),
                 directions=tuple(map(tuple, typical["directions"])),
                 rest=float(typical["rest"]),
-                distances=tuple(typical["distances"]),
+                usual=tuple(map(tuple, typical["usual"])),
+                scores=tuple(typical["scores"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(

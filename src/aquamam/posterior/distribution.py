@@ -95,7 +95,7 @@ class RotationDistribution(Distribution):
 
     @property
     def image_state(self) -> Float[Tensor, "batch dim"]:
-        """What the network's encoder found in each image, by which typicality is judged."""
+        """What the network made of each image, by which typicality is judged."""
         raise NotImplementedError(f"{type(self).__name__} has no encoder whose states could be judged.")
 
     @property

@@ -59,7 +59,10 @@ class QuaternionSentences(RotationDistribution):
 
     @property
     def image_state(self) -> Float[Tensor, "batch dim"]:
-        return self.conditionals.image_state  # type: ignore[attr-defined]
+        """The mean value that the last layer keeps of an image's tokens, and the entropy of the first token."""
+        log_p = self.first_log_probs()
+        entropy = -(log_p.exp() * log_p).sum(-1, keepdim=True)
+        return torch.cat([self.conditionals.image_state, entropy], -1)  # type: ignore[attr-defined]
 
     def first_log_probs(self) -> Float[Tensor, "batch first_tokens"]:
         """Log-probabilities of the first token, computed once."""

@@ -1,4 +1,4 @@
-"""How typical an image is: a Gaussian of the encoder's states, and distances of held-out images from it."""
+"""What is typical of held-out images: a Gaussian of the encoder's states, the usual entropy, and scores."""
 
 from dataclasses import replace
 
@@ -16,18 +16,20 @@ DIRECTIONS = 48  # principal ones that are told apart
 def find_typicality(model: AQuaMaM, dataset: RotationDataset, limit: int | None = None) -> None:
     """Find what is typical of held-out images, in place: one half of them makes the Gaussian, the other the p-values."""
     batches = one_pass(dataset, 100, limit=limit, unreadable="skip")
-    states = torch.cat([model.encode(batch.images.to(model.device)).image_state.double().cpu() for batch in batches])
-    made, held_out = states[::2], states[1::2]
+    parts = [model.posterior(batch.images.to(model.device)).image_state.double().cpu() for batch in batches]
+    states = torch.cat(parts)
+    made, held_out = states[::2, :-1], states[1::2]
     mean = made.mean(0)
     _, size, directions = torch.linalg.svd(made - mean, full_matrices=False)
     deviation = size / len(made) ** 0.5
     kept = min(DIRECTIONS, len(deviation) // 2)
-    rest = deviation[kept:].square().mean().sqrt().clamp_min(1e-6)
     found = Typicality(
         mean=tuple(mean.float().tolist()),
         directions=tuple(map(tuple, (directions[:kept] / deviation[:kept, None].clamp_min(1e-6)).float().tolist())),
-        rest=float(rest),
-        distances=(),
+        rest=float(deviation[kept:].square().mean().sqrt().clamp_min(1e-6)),
     )
-    found = replace(found, distances=tuple(found.distance(held_out).sort().values.tolist()))
+    both = torch.stack([found.distance(held_out[:, :-1]), held_out[:, -1]])
+    usual = torch.stack([both.mean(-1), both.std(-1).clamp_min(1e-6)], -1)
+    found = replace(found, usual=tuple(map(tuple, usual.tolist())))
+    found = replace(found, scores=tuple(found.score(held_out).sort().values.tolist()))
     model.calibration = replace(model.calibration, typicality=found)
