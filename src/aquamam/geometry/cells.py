@@ -48,6 +48,7 @@ class Cells:
         # the largest log density at the centre of a chart: all probability on one uncut cell where q_m = 1
         self.ceiling = -3 * math.log(self.width)
         self.first_tokens = self.chart.count * bins  # classes of the first token: chart and bin together
+        self._distances = self.distance(torch.arange(bins))
         self._inner_squares = self.inner(torch.arange(bins // 2, bins)).square()  # of the upper half
 
     def centre(self, bins: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
@@ -59,10 +60,10 @@ class Cells:
 
     def inner(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
         """Distance of the edge nearer to zero in units; 0 for the bin that straddles zero (odd N)."""
-        return self.distance(bins).sub(1).clamp_min(0)
+        return (2 * bins + 1 - self.bins).abs().sub(1).clamp_min(0)
 
     def outer(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        return self.distance(bins) + 1
+        return (2 * bins + 1 - self.bins).abs() + 1
 
     def first_legal(self, prefix: Int[Tensor, "*batch c"]) -> Int[Tensor, "*batch"]:
         """First legal bin f after the bins so far; the legal ones are f, ..., N - 1 - f. Decides legality for everyone."""
@@ -77,7 +78,7 @@ class Cells:
     def legal(self, prefix: Int[Tensor, "*batch c"]) -> Bool[Tensor, "*batch bins"]:
         """Which bins may come next: those no farther from zero than the first legal one."""
         farthest = self.bins - 1 - 2 * self.first_legal(prefix)
-        return self.distance(torch.arange(self.bins, device=prefix.device)) <= farthest[..., None]
+        return self._distances.to(prefix.device) <= farthest[..., None]
 
     def restrict(
         self, logits: Float[Tensor, "*batch bins"], prefix: Int[Tensor, "*batch c"]

@@ -14,6 +14,7 @@ when multiplied by the dropped component $q_m$: the paper's diluting factor.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ class Chart:
     peak: int  # lambda
     half_width: float  # largest magnitude of a kept component
 
-    @property
+    @cached_property
     def count(self) -> int:
         return len(self.components)
 

@@ -55,9 +55,7 @@ def read_image(path: str | os.PathLike[str]) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any PIL image as upright 8-bit RGB: EXIF orientation applied, 16 bits scaled down, transparency laid over
-    white.
-    """
+    """Any PIL image as upright 8-bit RGB: EXIF orientation applied, 16 bits scaled, transparency laid over white."""
     image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         values = np.nan_to_num(np.asarray(image, dtype=np.float64))
@@ -67,9 +65,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
             top = next((t for t in usual if values.max(initial=0) <= t), top)
         image = Image.fromarray(np.clip(values / top * 255 + 0.5, 0, 255).astype(np.uint8))
     if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return image.convert("RGB")
 
 
@@ -103,25 +99,18 @@ def pil_to_tensor(image: Image.Image, channels: int, size: tuple[int, int]) -> T
 
 
 def as_image_batch(images: ImageInput, *, channels: int, size: tuple[int, int]) -> Tensor:
-    """Validate and stack to (B, channels, H, W). PIL images are resized; tensors must fit, since resizing them would
-    be a guess.
-    """
+    """Validate and stack to (B, channels, H, W). PIL images are resized; tensors must fit: resizing would be a guess."""
     if isinstance(images, Image.Image):
         images = [images]
     if not isinstance(images, Tensor):
         if not isinstance(images, (list, tuple)) or not all(isinstance(i, (Tensor, Image.Image)) for i in images):
-            raise InputError(
-                f"images must be a tensor, a PIL image or a list of them, got {type(images).__name__}; "
-                "try PIL.Image.open(path)."
-            )
+            came = f"got {type(images).__name__}; try PIL.Image.open(path)"
+            raise InputError(f"images must be a tensor, a PIL image or a list of them, {came}.")
         parts = [i if isinstance(i, Tensor) else pil_to_tensor(i, channels, size) for i in images]
-        parts = [_as_float(_check(p[None], channels, size))[0] for p in parts]
+        parts = [_check(p[None], channels, size)[0] for p in parts]
+        parts = [p.float() / 255 if p.dtype == torch.uint8 else p.float() for p in parts]
         return torch.stack(parts) if parts else torch.zeros((0, channels, *size))
     return _check(images[None] if images.ndim == 3 else images, channels, size)
-
-
-def _as_float(images: Tensor) -> Tensor:
-    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
 
 
 def _check(images: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
@@ -133,15 +122,12 @@ def _check(images: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
     if images.dtype == torch.uint8:
         return images
     if not images.is_floating_point():
-        raise InputError(
-            f"images must be uint8 or floating point in [0, 1], got {images.dtype}; try images.to(torch.uint8)."
-        )
+        raise InputError(f"images must be uint8 or floats in [0, 1], got {images.dtype}; try images.to(torch.uint8).")
     if images.numel():
         low, high = images.aminmax()
         if not (low >= -1e-3 and high <= 1 + 1e-3):  # also catches NaN
-            raise InputError(
-                f"floating-point images must lie in [0, 1], got values from {low:.4g} to {high:.4g}; try images / 255."
-            )
+            came = f"got values from {low:.4g} to {high:.4g}; try images / 255"
+            raise InputError(f"floating-point images must lie in [0, 1], {came}.")
     return images
 
 

@@ -75,7 +75,7 @@ class Block(nn.Module):
         self, x: Float[Tensor, "batch tokens dim"], read: slice = slice(None)
     ) -> tuple[Float[Tensor, "batch read dim"], KeysValues]:
         """Full attention among patch tokens and [START]; only the tokens that are read afterwards are computed."""
-        query, key, value = (self._split(part) for part in self.qkv(self.norm1(x)).chunk(3, -1))
+        query, key, value = map(self._split, self.qkv(self.norm1(x)).chunk(3, -1))
         image = KeysValues(key, value)
         return self._finish(x[:, read], attend(query[:, :, read], image, dropout=self.dropout * self.training)), image
 
@@ -97,7 +97,7 @@ class Block(nn.Module):
         if mask is None:
             steps, total = x.shape[2], own.shape[2]
             mask = x.new_full((steps, total), -torch.inf).triu(total - steps + 1)
-        tokens = KeysValues(*(self._split(part) for part in own.chunk(2, -1)))
+        tokens = KeysValues(*map(self._split, own.chunk(2, -1)))
         return self._finish(x, attend(self._split(query), image, tokens, mask, self.dropout * self.training)), own
 
     def _split(self, x: Float[Tensor, "batch *rows dim"]) -> Float[Tensor, "batch heads *rows head_dim"]:

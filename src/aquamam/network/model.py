@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -64,14 +65,10 @@ class ModelConfig(Config):
             raise InputError(f"stem_norm must be {' or '.join(NORMS)}, got {self.stem_norm!r}.")
         _ = self.cells  # checks what they need
         if self.heads < 1 or self.dim % self.heads or self.dim % 4:
-            nearest = (
-                max(1, round(self.dim / math.lcm(self.heads, 4))) * math.lcm(self.heads, 4)
-                if self.heads > 0
-                else self.dim
-            )
-            raise InputError(
-                f"dim must be divisible by heads and by 4, got dim={self.dim}, heads={self.heads}; try dim={nearest}."
-            )
+            step = math.lcm(max(self.heads, 1), 4)
+            nearest = max(1, round(self.dim / step)) * step
+            came = f"got dim={self.dim}, heads={self.heads}; try dim={nearest}"
+            raise InputError(f"dim must be divisible by heads and by 4, {came}.")
         if self.layers < 1 or self.hidden < 1:
             raise InputError(f"layers and hidden must be positive, got layers={self.layers}, hidden={self.hidden}.")
         if not 0 <= self.dropout < 1:
@@ -90,7 +87,7 @@ class ModelConfig(Config):
         step = self.patch_size if self.embedding == "patches" else 2 ** len(self.stem)
         return (self.image_size // step) ** 2
 
-    @property
+    @cached_property
     def later_tokens(self) -> int:
         """Tokens that are read to tell the ones after them: the first two components, and with a pose three more."""
         return 5 if self.pose else 2

@@ -27,12 +27,6 @@ Densities = Float[Tensor, "rotations batch"]
 Generator = torch.Generator | None
 
 
-def even_chunks(count: int, at_most: int) -> list[int]:
-    """Sizes of as few chunks as will do, equal within one: a small last one would waste a matrix product."""
-    parts = max(1, -(-count // at_most))
-    return [(count + part) // parts for part in range(parts)]
-
-
 def least_expected_error(q: Float[Tensor, "samples *batch 4"]) -> Float[Tensor, "*batch 4"]:
     """Of an image's samples the one whose mean geodesic angle to all of them is smallest."""
     if len(q) == 0:
@@ -62,6 +56,7 @@ class RotationDistribution(Distribution):
     has_rsample = False
 
     def __init__(self, batch: int, *, ceiling: float = math.inf, row_floats: int = 1024):
+        self._copies = 1  # how often each image occurs in an expanded view
         self._batch = batch  # images behind the distribution; batch_shape may be an expanded view of them
         self.ceiling = ceiling  # the largest log density that it can express
         self.row_floats = row_floats  # rough size of the work on one rotation of one image
@@ -165,18 +160,21 @@ class RotationDistribution(Distribution):
         torch.empty(self.batch_shape).expand(batch_shape)  # raises what torch raises when shapes do not fit
         new = copy.copy(self)
         new._batch_shape = torch.Size(batch_shape)
+        new._copies = new._batch_shape.numel() // self._batch if self._batch else 1
         return new
 
-    @property
-    def _copies(self) -> int:
-        return self.batch_shape.numel() // self._batch if self._batch else 1
+    def _parts(self, count: int) -> int:
+        """How many parts to work on one after the other, so many rotations of each image in all."""
+        at_once = max(1, CHUNK_FLOATS // (self.row_floats * max(self._batch, 1)))
+        return max(1, -(-count // at_once))
 
     def _chunks(self, count: int) -> list[int]:
-        """Numbers of rotations to work on at once."""
-        return even_chunks(count, max(1, CHUNK_FLOATS // (self.row_floats * max(self._batch, 1))))
+        """Numbers of rotations to work on at once, equal within one: a small last one would waste a matrix product."""
+        parts = self._parts(count)
+        return [(count + part) // parts for part in range(parts)]
 
     def _in_chunks(self, q: Rotations) -> Densities:
-        parts = [self._log_prob(part) for part in q.split(self._chunks(len(q)))]
+        parts = list(map(self._log_prob, q.tensor_split(self._parts(len(q)))))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _flatten(self, value: Tensor) -> tuple[Rotations, torch.Size]:
@@ -205,7 +203,7 @@ class Wrapped(RotationDistribution):
 
     def around(self, inner: RotationDistribution) -> "Wrapped":
         new = copy.copy(self)
-        new.inner, new._batch, new._batch_shape = inner, inner._batch, inner.batch_shape
+        new.inner, new._batch, new._batch_shape, new._copies = inner, inner._batch, inner.batch_shape, inner._copies
         new.row_floats = inner.row_floats
         return new
 

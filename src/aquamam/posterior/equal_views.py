@@ -11,11 +11,11 @@ its class at random. Predictions stay those of p.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from aquamam.errors import InputError
@@ -35,6 +35,7 @@ class ViewClasses:
     planes: Float[Tensor, "p 4"]  # normals and heights in the object's frame
     changed: Bool[Tensor, "_ _"]  # which element repaints which plane
     distance: float  # of the camera from the object's origin
+    product: Int64[Tensor, "g g"] = field(init=False)  # number of the element that two of them make
 
     def __post_init__(self) -> None:
         group = SymmetryGroup(elements=self.elements)  # which checks that it is one
@@ -43,7 +44,9 @@ class ViewClasses:
                 "view classes need a mark for each element and plane, none of them for the identity, got "
                 f"{len(self.elements)} elements, {len(self.planes)} planes and marks {tuple(self.changed.shape)}."
             )
+        product = (multiply(group.elements[:, None], group.elements) @ group.elements.mT).abs().argmax(-1)
         object.__setattr__(self, "elements", group.elements)
+        object.__setattr__(self, "product", product)
 
     @torch.no_grad()
     def members(self, q: Float[Tensor, "*shape 4"]) -> Bool[Tensor, "*shape g"]:
@@ -57,9 +60,8 @@ class ViewClasses:
         same = self._same(camera)
         several = (same.sum(-1) > 1).nonzero()[:, 0]
         elements = self.elements.to(flat)
-        product = (multiply(elements[:, None], elements) @ elements.mT).abs().argmax(-1)
         theirs = self._same(rotate(inverse(elements), camera[several, None]))  # (n, g, h): as q g and q g h are
-        mine = same[several][:, product]  # as q and q g h are
+        mine = same[several][:, self.product]  # as q and q g h are
         agreed = ((theirs == mine).all(-1) | ~same[several]).all(-1)
         same[several[~agreed], 1:] = False
         return same.reshape(*q.shape[:-1], len(elements))

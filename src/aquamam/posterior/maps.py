@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from aquamam.errors import InputError
-from aquamam.posterior.distribution import CHUNK_FLOATS, Images, RotationDistribution, Wrapped, even_chunks
+from aquamam.posterior.distribution import CHUNK_FLOATS, Images, RotationDistribution, Wrapped
 from aquamam.posterior.sentences import QuaternionSentences
 
 FAINTEST = -80.0  # nats; a million pairs of tokens less likely than this have 1e-29 together
@@ -69,7 +69,7 @@ class SentenceMap(Wrapped):
         log_p = one.first_log_probs()[0][token] + second[token, cell[..., 1]]
         third = -(cells.bins - 2 * cells.first_legal(cell[..., :2])).float().log()
         likely = (log_p >= threshold)[:, 0].nonzero()[:, 0]
-        for some in likely.split(even_chunks(len(likely), CHUNK_FLOATS // one.row_floats)):
+        for some in likely.tensor_split(one._parts(len(likely))):
             past = tuple(state[token[some, 0]] for state in states)
             logits, _ = one.conditionals.rest(point.chart[some], cells.centre(cell[some, :, 1:2]).float(), past)
             logits = cells.restrict(logits[..., 0, :].float(), cell[some, :, :2])

@@ -102,8 +102,9 @@ class QuaternionSentences(RotationDistribution):
             seen = torch.cat([seen, third, place[:, :2].expand(len(seen), -1, -1)], -1)
         logits, _ = self.conditionals.rest(point.chart, seen)
         logits = logits.float()
-        steps = [self.cells.restrict(logits[..., c - 1, :], cell[..., :c]) for c in (1, 2)]
-        return torch.cat([torch.stack(steps, -2), logits[..., 2:, :]], -2)
+        second = self.cells.restrict(logits[..., 0, :], cell[..., :1])
+        third = self.cells.restrict(logits[..., 1, :], cell[..., :2])
+        return torch.cat([torch.stack([second, third], -2), logits[..., 2:, :]], -2)
 
     def smoothed_log_prob(
         self, q: Float[Tensor, "rotations batch 4"], sigma: float = 0.0, window: Float[Tensor, "batch 3"] | None = None

@@ -70,9 +70,7 @@ def part_mesh(model: Any) -> Mesh | None:
     return mesh if mesh is not None and mesh.hash == objects[0].get("mesh") else None
 
 
-def axes_picture(
-    q: Any, size: int = 96, paper: str = "#ffffff", ink: str = "#1b1e24"
-) -> UInt8[np.ndarray, "size size 3"]:
+def axes_picture(q: Any, size: int = 96, paper: str = "#ffffff", ink: str = "#1b1e24") -> UInt8[np.ndarray, "_ _ 3"]:
     """The object's axes under a rotation (quaternion xyzw), for objects that are not known: x red, y green, z blue."""
     R = quat_to_matrix(np.asarray(q, dtype=np.float64)[None])[0]
     scale = 4  # drawn large and scaled down: Pillow does not smooth lines

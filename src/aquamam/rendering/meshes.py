@@ -25,14 +25,8 @@ from aquamam.files import write_bytes
 FIT_RADIUS = 3**0.5  # a cube of side 2, the die, just fits; at distance 8 it fills 93 % of the default view
 GREY = (130, 134, 140)  # of what brings no colour
 FORMATS = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
-_ARRAYS = {
-    "vertices": np.float64,
-    "faces": np.int32,
-    "normals": np.float32,
-    "uv": np.float32,
-    "texture": np.uint8,
-    "colours": np.uint8,
-}
+_ARRAYS = {"vertices": np.float64, "faces": np.int32, "normals": np.float32, "uv": np.float32}
+_ARRAYS |= {"texture": np.uint8, "colours": np.uint8}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -59,7 +53,23 @@ class Mesh:
                 value = np.array(value, dtype=dtype, order="C")  # a copy: the mesh does not change with its source
                 value.flags.writeable = False
                 object.__setattr__(self, field, value)
-        self._check()
+        V, F, name = len(self.vertices), len(self.faces), self.name
+        h, w = (0, 0) if self.texture is None else self.texture.shape[:2]
+        texture = [(h, w, 3)] if h * w else []
+        shapes: list[Any] = [[(V, 3)], [(F, 3)], [(F, 3, 3)], [(F, 3, 2)], texture, [(V, 3), (F, 3, 3)]]
+        for field, allowed in zip(_ARRAYS, shapes, strict=True):
+            value = getattr(self, field)
+            if value is not None and value.shape not in allowed:
+                raise InputError(f"{field} of {name!r} must have a shape of {allowed}, got {value.shape}.")
+        if F == 0 or V == 0:
+            raise InputError(f"a mesh needs at least one triangle, {name!r} has none; point clouds are not drawn.")
+        for field in ("vertices", "uv", "normals"):
+            if (value := getattr(self, field)) is not None and not np.isfinite(value).all():
+                raise InputError(f"{field} must be finite, some of {name!r} are not; repair the mesh.")
+        if self.faces.min() < 0 or self.faces.max() >= V:
+            raise InputError(f"faces must name vertices 0 to {V - 1}, {name!r} names {int(self.faces.max())}.")
+        if (self.uv is None) != (self.texture is None):
+            raise InputError(f"uv and texture come together, {name!r} has only one of them.")
 
     def __repr__(self) -> str:
         paint = "texture" if self.texture is not None else "colours" if self.colours is not None else "plain"
@@ -80,26 +90,6 @@ class Mesh:
     def radius(self) -> float:
         """Distance of the farthest corner from the origin, about which the object is rotated."""
         return float(np.linalg.norm(self.vertices, axis=1).max())
-
-    def _check(self) -> None:
-        """Raise InputError for arrays that are no mesh."""
-        V, F, name = len(self.vertices), len(self.faces), self.name
-        h, w = (0, 0) if self.texture is None else self.texture.shape[:2]
-        texture = [(h, w, 3)] if h * w else []
-        shapes: list[Any] = [[(V, 3)], [(F, 3)], [(F, 3, 3)], [(F, 3, 2)], texture, [(V, 3), (F, 3, 3)]]
-        for field, allowed in zip(_ARRAYS, shapes, strict=True):
-            value = getattr(self, field)
-            if value is not None and value.shape not in allowed:
-                raise InputError(f"{field} of {name!r} must have a shape of {allowed}, got {value.shape}.")
-        if F == 0 or V == 0:
-            raise InputError(f"a mesh needs at least one triangle, {name!r} has none; point clouds are not drawn.")
-        for field in ("vertices", "uv", "normals"):
-            if (value := getattr(self, field)) is not None and not np.isfinite(value).all():
-                raise InputError(f"{field} must be finite, some of {name!r} are not; repair the mesh.")
-        if self.faces.min() < 0 or self.faces.max() >= V:
-            raise InputError(f"faces must name vertices 0 to {V - 1}, {name!r} names {int(self.faces.max())}.")
-        if (self.uv is None) != (self.texture is None):
-            raise InputError(f"uv and texture come together, {name!r} has only one of them.")
 
 
 def write_mesh(mesh: Mesh, path: Path) -> None:
@@ -212,9 +202,8 @@ def _read(path: Path, untextured: bool) -> list[Any]:
     except (InputError, MemoryError):
         raise
     except Exception as error:  # trimesh raises whatever its parsers meet
-        raise InputError(
-            f"{path} cannot be read as {kind} ({_why(error)}); export it anew, or in another format."
-        ) from error
+        hint = "export it anew, or in another format"
+        raise InputError(f"{path} cannot be read as {kind} ({_why(error)}); {hint}.") from error
 
 
 def _file(path: Path, what: str, name: str) -> Path:
@@ -243,9 +232,8 @@ def _read_obj(path: Path, untextured: bool) -> tuple[str, dict[str, bytes]]:
         try:
             materials += _file(path, "material file", name).read_text("utf-8-sig", errors="replace") + "\n"
         except InputError:
-            warnings.warn(
-                f"{path} names the material file {name}, which is not there; without it, parts are grey.", stacklevel=4
-            )
+            absent = f"{path} names the material file {name}, which is not there; without it, parts are grey."
+            warnings.warn(absent, stacklevel=4)
     for name in re.findall(r"(?mi)^\s*map_kd\s+(.+)$", "" if untextured else materials):
         files[name.strip()] = _file(path, "texture", name.strip()).read_bytes()
     text = re.sub(r"(?m)^\s*mtllib\s.*$", "", text)
@@ -304,15 +292,11 @@ def _paint(parts: list[_Part]) -> dict[str, np.ndarray]:
     colours = [np.full(p.corners.shape, GREY, np.uint8) if p.colours is None else p.colours for p in parts]
     if all(part.image is None for part in parts):
         return {} if all(part.colours is None for part in parts) else {"colours": np.concatenate(colours)}
-    images: list[np.ndarray] = []
-    uvs: list[np.ndarray] = []
-    for part, own in zip(parts, colours):
-        if part.image is None or part.uv is None:  # its mean colour as a texture; parts of one colour keep it
-            images.append(np.full((4, 4, 3), own.mean((0, 1)).round(), np.uint8))
-            uvs.append(np.full((len(part.corners), 3, 2), 0.5, np.float32))
-        else:
-            images.append(part.image)
-            uvs.append(part.uv)
+    images = [np.full((4, 4, 3), own.mean((0, 1)).round(), np.uint8) for own in colours]  # parts of one colour keep it
+    uvs = [np.full((len(part.corners), 3, 2), 0.5, np.float32) for part in parts]
+    for k, part in enumerate(parts):
+        if part.image is not None and part.uv is not None:
+            images[k], uvs[k] = part.image, part.uv
     if len({image.tobytes() for image in images}) > 1:
         return _atlas(images, uvs)
     return {"uv": np.concatenate(uvs), "texture": images[0]}

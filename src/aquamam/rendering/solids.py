@@ -19,6 +19,8 @@ from aquamam.errors import InputError
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.rendering.meshes import FIT_RADIUS, GREY, Mesh, load_mesh
 
+Colour = tuple[int, int, int]
+
 # At most 182, so that the default light, which brightens up to 1.4 times, never saturates.
 WHITE, RED, BLACK = (181, 180, 176), (150, 24, 32), (22, 22, 24)
 
@@ -44,6 +46,11 @@ PIPS = {
 TET_RED = (-1, 1, 1)  # normal of tetX's red face
 PHI = (1 + 5**0.5) / 2
 _BARE = {"die": "cube", "tetX": "tet", "cylO": "cyl", "sphereX": "sphere"}  # painted solids, and what they are below
+_CORNERS = {
+    "tet": [(1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)],
+    "cube": [(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)],
+    "icosa": [np.roll((0, a, b * PHI), k) for k in range(3) for a in (-1, 1) for b in (-1, 1)],
+}
 UPRIGHT = np.array([(0, -1, 0), (0, 0, 1), (-1, 0, 0)])  # a rotation: z becomes y, and azimuth 180 faces the camera
 ROUND = 360  # facets about an axis: turns by whole degrees map facets to facets
 
@@ -100,9 +107,7 @@ def solid(name: str) -> Solid:
     return Solid(mesh=_MAKERS[name](name), name=name)
 
 
-def _paint(
-    share: Float[np.ndarray, "h w"], ground: UInt8[np.ndarray, "h w 3"] | tuple[int, int, int], colour: tuple
-) -> UInt8[np.ndarray, "h w 3"]:
+def _paint(share: Float[np.ndarray, "h w"], ground: np.ndarray | Colour, colour: Colour) -> UInt8[np.ndarray, "h w 3"]:
     """A share of a colour laid over the ground."""
     ground = np.asarray(ground, float)
     return np.rint(ground + share.clip(0, 1)[..., None] * (np.array(colour) - ground)).astype(np.uint8)
@@ -137,22 +142,12 @@ def _hull(name: str, points: Float[np.ndarray, "V 3"]) -> Mesh:
     return Mesh(vertices=points, faces=np.where(inwards[:, None], faces[:, ::-1], faces), name=name)
 
 
-def _cube(name: str) -> Mesh:
-    return _hull(name, np.array([(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], float))
-
-
-def _icosahedron(name: str) -> Mesh:
-    corners = np.array([(0, a, b * PHI) for a in (-1, 1) for b in (-1, 1)])
-    return _hull(name, np.concatenate([np.roll(corners, k, axis=1) for k in range(3)]))
-
-
-def _tetrahedron(name: str) -> Mesh:
-    mesh = _hull(name, np.array([(1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)], float))
-    if name == "tet":
+def _polyhedron(name: str) -> Mesh:
+    mesh = _hull(name, np.array(_CORNERS[_BARE.get(name, name)], float))
+    if name != "tetX":
         return mesh
     red = (mesh.vertices[mesh.faces].mean(1) @ np.array(TET_RED) > 0.5)[:, None, None]
-    colours = np.where(red, RED, GREY).repeat(3, axis=1).astype(np.uint8)
-    return Mesh(vertices=mesh.vertices, faces=mesh.faces, colours=colours, name=name)
+    return replace(mesh, colours=np.where(red, RED, GREY).repeat(3, axis=1).astype(np.uint8))
 
 
 class Ring(NamedTuple):
@@ -173,9 +168,7 @@ def _disc(n: int, *, clockwise: bool) -> np.ndarray:
     return np.array(triangles)[:, ::-1] if clockwise else np.array(triangles)
 
 
-def _lathe(
-    name: str, bands: list[tuple[Ring, Ring]], texture: UInt8[np.ndarray, "h w 3"] | None = None, facets: int = ROUND
-) -> Mesh:
+def _lathe(name: str, bands: list[tuple[Ring, Ring]], texture: np.ndarray | None = None, facets: int = ROUND) -> Mesh:
     """Bands between an upper and a lower circle; the texture's u runs once around from the x axis."""
     turn = np.arange(facets + 1) * (2 * np.pi / facets)
     around = np.stack([np.cos(turn), np.sin(turn), np.ones(facets + 1)], -1)
@@ -220,11 +213,6 @@ def _cylinder(name: str, radius: float, half: float, texture: UInt8[np.ndarray, 
     return _lathe(name, [top, side, bottom], texture)
 
 
-def _paper_cylinder(name: str) -> Mesh:
-    """As high as it is wide."""
-    return _stand(_cylinder(name, FIT_RADIUS / 2**0.5, FIT_RADIUS / 2**0.5))
-
-
 def _symsol_cylinder(name: str) -> Mesh:
     radius, half = 0.5 * FIT_RADIUS, 0.75**0.5 * FIT_RADIUS
     if name == "cyl":
@@ -259,22 +247,20 @@ def _sphere(name: str, radius: float = 1.55, facets: int = 128) -> Mesh:
     angle = np.arccos((x * dot[0] + y * dot[1] + z * dot[2]).clip(-1, 1))
     texture = _paint((0.17 - angle) * texels + 0.5, _paint(cross, GREY, BLACK), RED)
     at = np.linspace(0, np.pi, facets // 2 + 1)
-    rings = [
-        Ring(radius * r, radius * h, (r, h), 1 - i / (len(at) - 1))
-        for i, (r, h) in enumerate(zip(np.sin(at) * (at > 0) * (at < np.pi), np.cos(at)))
-    ]
+    ring = zip(np.sin(at) * (at > 0) * (at < np.pi), np.cos(at))
+    rings = [Ring(radius * r, radius * h, (r, h), 1 - i / (len(at) - 1)) for i, (r, h) in enumerate(ring)]
     return _stand(_lathe(name, list(pairwise(rings)), texture, facets))
 
 
 _MAKERS: dict[str, Callable[[str], Mesh]] = {
     "die": _die,
-    "cylinder": _paper_cylinder,
-    "tet": _tetrahedron,
-    "cube": _cube,
-    "icosa": _icosahedron,
+    "cylinder": lambda name: _stand(_cylinder(name, FIT_RADIUS / 2**0.5, FIT_RADIUS / 2**0.5)),  # as high as wide
+    "tet": _polyhedron,
+    "cube": _polyhedron,
+    "icosa": _polyhedron,
     "cone": _cone,
     "cyl": _symsol_cylinder,
-    "tetX": _tetrahedron,
+    "tetX": _polyhedron,
     "cylO": _symsol_cylinder,
     "sphereX": _sphere,
 }
