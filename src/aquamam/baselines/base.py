@@ -1,6 +1,7 @@
 """What the baselines have in common: an encoder, a loss, mixtures, and predictions where no formula gives the mode."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -76,7 +77,7 @@ class MixturePosterior(RotationDistribution):
         """Where each component is densest, xyzw."""
         raise NotImplementedError
 
-    def component_draw(self, *parts: Tensor, generator: Generator) -> Rotations:
+    def component_draw(self, *parts: Any, **options: Any) -> Rotations:
         """One draw from each of some components, xyzw, given their rows of `parts`."""
         raise NotImplementedError
 

@@ -105,5 +105,5 @@ class BinghamMixture(MixturePosterior):
     def component_modes(self) -> Float[Tensor, "batch components 4"]:
         return multiply(self.left, self.right)
 
-    def component_draw(self, left: Tensor, right: Tensor, z: Tensor, *, generator: Generator) -> Rotations:  # type: ignore[override]
+    def component_draw(self, left: Tensor, right: Tensor, z: Tensor, *, generator: Generator) -> Rotations:
         return multiply(multiply(left, sample_bingham(z, generator=generator)), right)

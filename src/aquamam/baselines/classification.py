@@ -1,6 +1,6 @@
 r"""Direct classification on the equivolumetric grid: the explicit version of IPDF, with an exact density.
 
-A linear head gives each of the $72 · 8^k$ cells a probability P; the density is P over a cell's volume $π^2 / (72 · 8^k)$.
+A linear head gives each of the $72 · 8^k$ cells a probability P; the density is P over its volume $π^2 / (72 · 8^k)$.
 """
 
 import math

@@ -1,4 +1,4 @@
-r"""A normalising flow on SO(3) (Liu et al. 2023): Moebius couplings and quaternion affine layers make rotations uniform.
+r"""A normalising flow on SO(3) (Liu et al. 2023): Moebius couplings and affine layers make rotations uniform.
 
 - **Moebius coupling.** One column c of the rotation matrix stays and the other two turn about it by an angle that
   depends on where they stand. Seen in their plane, with the second one at 1, a Moebius map of the circle with parameter
@@ -7,8 +7,8 @@ r"""A normalising flow on SO(3) (Liu et al. 2023): Moebius couplings and quatern
   weights; angles and stretches are averaged. The angle is continuous on all of SO(3), and the Haar measure is a product
   of c's and the angle's, so the stretch is the whole determinant. The way back is a monotone equation on the circle,
   solved by Newton's method inside a bracket.
-- **Quaternion affine.** $q \to W q / |W q|$ with $\ln|\det| = \ln|\det W| - 4 \ln|W q|$, antipodal points staying so. The
-  image gives W as two pairs of unit quaternions around four scales, $W q = l' (s ∘ (l q r)) r'$: any W of positive
+- **Quaternion affine.** $q \to W q / |W q|$ with $\ln|\det| = \ln|\det W| - 4 \ln|W q|$, antipodal points staying so.
+  The image gives W as two pairs of unit quaternions around four scales, $W q = l' (s ∘ (l q r)) r'$: any W of positive
   determinant, inverted by hand.
 
 Both ways are exact to rounding. Rotations are xyzw, and all maps follow the dtype of q.

@@ -1,15 +1,15 @@
 r"""IPDF (Murphy et al. 2021) as the paper uses it: a network scores (image, rotation) and a grid normalises the scores.
 
-The nine entries of the rotation matrix, encoded with sines and cosines of three octaves, and the image's feature enter a
-ReLU network of width 256. Training is a classification of the true rotation among 4,095 uniform ones. The density is
+The nine entries of the rotation matrix, encoded with sines and cosines of three octaves, and the image's
+feature enter a ReLU network of width 256. Training classifies the true rotation among 4,095 uniform ones. Then
 
 $$p(q) = \frac{e^{f(q)}}{V \sum_i e^{f(g_i)}}, \qquad V = π^2 / N,$$
 
-over the equivolumetric grid $g_1 \dots g_N$ of $N = 72 · 8^k$ rotations, which stands still (`normaliser="grid"`: computed
-once for an image, then one pass of the network for a rotation) or is rotated so that q is one of its rotations
-(`"truth"`: the paper's, a whole grid for each rotation, at most $\ln(1/V)$). Both are Riemann sums of the same integral:
-they agree, and integrate to one, as far as the grid resolves the scores. Sharper scores than the grid make `"grid"` miss
-or overcount peaks and `"truth"` lose mass.
+over the equivolumetric grid $g_1 \dots g_N$ of $N = 72 · 8^k$ rotations, which stands still (`normaliser="grid"`:
+computed once for an image, then one pass of the network for a rotation) or is rotated so that q is one of its
+rotations (`"truth"`: the paper's, a whole grid for each rotation, at most $\ln(1/V)$). Both are Riemann sums of the
+same integral: they agree, and integrate to one, as far as the grid resolves the scores. Sharper scores than the grid
+make `"grid"` miss or overcount peaks and `"truth"` lose mass.
 
 Samples are grid rotations (`samples="points"`, the paper's) or uniform in their cells (`"cells"`). The grid is visited
 in pieces: memory does not grow with k.
@@ -81,7 +81,7 @@ def encode_rotation(q: Float[Tensor, "*batch 4"], octaves: int) -> Float[Tensor,
 
 
 class IPDF(Baseline):
-    """`model(images)` uses the grid as the config says; `model.posterior(images, level=5, ...)` asks for another way."""
+    """`model(images)` uses the grid as the config says; `model.posterior(images, level=5)` asks otherwise."""
 
     kind = "ipdf"
     config: IPDFConfig
@@ -97,7 +97,7 @@ class IPDF(Baseline):
     def scores(
         self, context: Float[Tensor, "batch width"], q: Float[Tensor, "rotations images 4"], *, light: bool = False
     ) -> Densities:
-        """f(image, rotation) for xyzw rotations of each image, or (rotations, 1, 4) for rotations that all images share.
+        """f(image, rotation) for xyzw rotations of each image, or (rotations, 1, 4) for those that all images share.
 
         light: activations are recomputed in the backward pass instead of kept.
         """

@@ -1,13 +1,13 @@
-r"""Von Mises posteriors on Euler angles (Prokudin et al. 2018): a finite mixture, and an infinite one as a conditional VAE.
+r"""Von Mises posteriors on Euler angles (Prokudin et al. 2018): a finite mixture, and one as a conditional VAE.
 
-A component is a product of three von Mises distributions, one an angle, their means written as biternions (cos, sin). It
-lives on the torus of angles $(α, β, γ)$, which covers the rotations twice: $(α + π, π - β, γ + π)$ is the same one. The
-volume element is $dV = \tfrac18 |\cos β| \, dα \, dβ \, dγ$ (of $π^2$ in all), so the density of rotations is
+A component is a product of three von Mises distributions, one an angle, their means written as biternions (cos, sin).
+It lives on the torus of angles $(α, β, γ)$, which covers the rotations twice: $(α + π, π - β, γ + π)$ is the same
+one. The volume element is $dV = \tfrac18 |\cos β| \, dα \, dβ \, dγ$ (of $π^2$ in all), so rotations have the density
 
 $$p(q) = \frac{8}{|\cos β|} (f(α, β, γ) + f(α + π, π - β, γ + π)),$$
 
-which integrates to one exactly and grows without bound at gimbal lock, $\cos β = 0$: a flaw of the chart that belongs to
-the system.
+which integrates to one exactly and grows without bound at gimbal lock, $\cos β = 0$: a flaw of the chart that belongs
+to the system.
 """
 
 import math
@@ -79,7 +79,7 @@ def _angles(outputs: Float[Tensor, "*batch 9"]) -> tuple[Float[Tensor, "*batch 3
 
 
 def log_euler_density(q: Tensor, mean: Angles, concentration: Angles, euler: str) -> Float[Tensor, "..."]:
-    """Log density (volume pi^2) of rotations (xyzw) whose Euler angles have a product of three von Mises distributions."""
+    """Log density (volume pi^2) of rotations (xyzw) whose Euler angles are independent, each von Mises."""
     angles = quat_to_euler(q, euler)
     first, middle, last = angles.unbind(-1)
     other = torch.stack([first + math.pi, math.pi - middle, last + math.pi], -1)
@@ -108,7 +108,7 @@ class VonMisesMixture(MixturePosterior):
     def component_modes(self) -> Float[Tensor, "batch components 4"]:
         return euler_to_quat(self.centre, self.euler)
 
-    def component_draw(self, centre: Tensor, concentration: Tensor, *, generator: Generator) -> Rotations:  # type: ignore[override]
+    def component_draw(self, centre: Tensor, concentration: Tensor, *, generator: Generator) -> Rotations:
         return euler_to_quat(sample_von_mises(centre, concentration, generator=generator), self.euler)
 
 
@@ -168,10 +168,10 @@ class Gaussian:
 class LatentVonMises(RotationDistribution):
     r"""The infinite mixture's posterior. Its `log_prob` is an importance-weighted estimate; its samples are exact.
 
-    $\hat p(q) = \frac1K \sum_k p(q | h_k) \, p(h_k) / m(h_k)$ with K = `draws` latents, half from the prior and half from
-    the recognition network, and m their even mixture, so that no weight exceeds 2 p(q | h). The latents are scrambled
-    Sobol points under a fixed seed: the estimate is a deterministic, differentiable function of q. On a random network
-    of three latents it was off by 0.056, 0.015 and 0.0015 nats (root mean square) with 64, 512 and 4,096 draws.
+    $\hat p(q) = \frac1K \sum_k p(q | h_k) \, p(h_k) / m(h_k)$ with K = `draws` latents, half from the prior and half
+    from the recognition network, and m their even mixture, so that no weight exceeds 2 p(q | h). The latents are
+    scrambled Sobol points under a fixed seed: the estimate is a deterministic, differentiable function of q. On a
+    random network of three latents it was off by 0.056, 0.015 and 0.0015 nats with 64, 512 and 4,096 draws.
     """
 
     def __init__(self, model: VonMisesCVAE, features: Float[Tensor, "batch features"]):

@@ -1,7 +1,7 @@
 r"""Bins, legal bins, and the volumes of cells: everything a "quaternion sentence" needs but the network.
 
-A chart's box $[-h, h]^3$ is cut into N bins an axis; a sentence (i, j, k) is a cell. Edges stand at $h (2i - N) / N$, so
-in units of $h / N$ they are integers, and whether a cell meets the domain D is decided in integers: with e the inner edges,
+A chart's box $[-h, h]^3$ is cut into N bins an axis; a sentence (i, j, k) is a cell. Edges stand at $h (2i - N) / N$,
+whole multiples of $h / N$, so whether a cell meets the domain D is decided in integers: with e the inner edges,
 
 $$\text{legal} \iff e_i^2 + e_j^2 + e_k^2 + \lambda \max(e_i^2, e_j^2, e_k^2) < (1 + \lambda) N^2.$$
 
@@ -66,7 +66,7 @@ class Cells:
         return (2 * bins + 1 - self.bins).abs() + 1
 
     def first_legal(self, prefix: Int[Tensor, "*batch c"]) -> Int[Tensor, "*batch"]:
-        """First legal bin f after the bins so far; the legal ones are f, ..., N - 1 - f. Decides legality for everyone."""
+        """First legal bin f after the bins so far; the legal ones are f, ..., N - 1 - f. Decides it for everyone."""
         squares = self.inner(prefix).square()
         limit = (1 + self.chart.peak) * self.bins**2 - squares.sum(-1)  # e^2 + lambda max(M, e^2) < limit
         if self.chart.peak:  # 2 e^2 < limit and e^2 < limit - M: both must hold, as either may be the maximum
@@ -110,8 +110,8 @@ class Cells:
     def locate(self, point: ChartPoint) -> Int[Tensor, "*batch 3"]:
         """The cell of each point, always a legal one.
 
-        A value on an edge belongs to the bin below it (``paper``, as in the original's code) or to the bin nearer to zero
-        (``cells``). Rounding may put a point of D into an illegal neighbour; it then moves inwards.
+        A value on an edge belongs to the bin below it (``paper``, as in the original's code) or to the bin nearer to
+        zero (``cells``). Rounding may put a point of D into an illegal neighbour; it then moves inwards.
         """
         scaled = point.u.double() / self.width + self.bins / 2  # bin number as a real number
         below = scaled.ceil() - 1
@@ -166,9 +166,9 @@ class Cells:
 
         The cell is reflected into the positive octant, and x is its largest component. There D is the ellipsoid
         $\kappa x^2 + y^2 + z^2 \le 1$, $\kappa = 1 + \lambda$. In the atlas, cells on a diagonal (equal bins) are
-        congruent parts, of which we integrate the one where x is largest: y and z then end at x instead of at their bin's
-        edge. With everything measured from the inner corner, $1 - \kappa x^2 - y^2 - z^2$ is a difference of exact
-        integers minus small numbers, so slivers lose no digits.
+        congruent parts, of which we integrate the one where x is largest: y and z then end at x instead of at their
+        bin's edge. With everything measured from the inner corner, $1 - \kappa x^2 - y^2 - z^2$ is a difference of
+        exact integers minus small numbers, so slivers lose no digits.
         """
         kappa = 1 + self.chart.peak
         (a1, a2, a3), (b1, b2, b3) = ((edge.clamp_min(0).double()).unbind(-1) for edge in (distance - 1, distance + 1))
@@ -242,7 +242,7 @@ class Cells:
 
 
 def _slice_area(slack: Tensor, a2: Tensor, y_size: Tensor, a3: Tensor, z_size: Tensor) -> Tensor:
-    """Area of the rectangle at (a2, a3) of these sizes in y^2 + z^2 <= a2^2 + a3^2 + slack: a strip, then under the arc."""
+    """Area of the rectangle at (a2, a3) of these sizes in y^2 + z^2 <= a2^2 + a3^2 + slack: a strip, then the arc."""
 
     def arc(free: Tensor) -> Tensor:
         """Largest v with 2 a2 v + v^2 <= free."""

@@ -64,8 +64,8 @@ class Chart:
     def room(self, prefix: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
         r"""Largest magnitude left for one more component.
 
-        $r^2 = \min(1 - \Sigma - \lambda M, (1 - \Sigma) / (1 + \lambda))$ with the sum and the maximum of the squares so
-        far: either an earlier component stays the largest, or the new one is.
+        $r^2 = \min(1 - \Sigma - \lambda M, (1 - \Sigma) / (1 + \lambda))$ with the sum and the maximum of the squares
+        so far: either an earlier component stays the largest, or the new one is.
         """
         squares = prefix.square()
         rest = 1 - squares.sum(-1)

@@ -15,7 +15,9 @@ _REACH = 2.8
 
 
 def log_bingham_constant(z: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch"]:
-    r"""$\ln F(z)$, $F(z) = \int_{S^3} \exp(\sum_i z_i x_i^2) dx$, for differences of z up to 1e8; its gradient is $E[x_i^2]$.
+    r"""$\ln F(z)$, $F(z) = \int_{S^3} \exp(\sum_i z_i x_i^2) dx$, for differences of z up to 1e8.
+
+    Its gradient is $E[x_i^2]$.
 
     With $x_3^2 + x_4^2 = t$ the angles in both planes integrate to Bessel functions: for $0 = z_1 \ge \dots \ge z_4$
 

@@ -1,15 +1,15 @@
 r"""The equivolumetric grid of $72 · 8^k$ rotations, a HEALPix grid of directions times a circle, and its cells.
 
-The grid of Yershova et al. (2010) as IPDF uses it: $R = R_x(a) R_z(b) R_x(c)$, where azimuth a and polar angle b are the
-centre of a HEALPix pixel (Górski et al. 2005), $12 · 4^k$ of them in ring order, and the tilt c is one of $6 · 2^k$
-multiples of $2π / (6 · 2^k)$. Index = tilt index · $12 · 4^k$ + pixel.
+The grid of Yershova et al. (2010) as IPDF uses it: $R = R_x(a) R_z(b) R_x(c)$, where azimuth a and polar angle b are
+the centre of a HEALPix pixel (Górski et al. 2005), $12 · 4^k$ of them in ring order, and the tilt c is one of
+$6 · 2^k$ multiples of $2π / (6 · 2^k)$. Index = tilt index · $12 · 4^k$ + pixel.
 
-A cell holds the rotations that take $e_x$ into the pixel and whose twist about $e_x$, seen from the pixel's centre, is
-within half a step of the tilt. The Haar measure is $da \, d(\cos b) \, dc$, and the twist differs from c by a function
-of the direction alone: all cells have equal volumes. (Arcs of c itself would do that too, but pixels at the poles span a
-quarter turn of azimuth, and cells there would never get shorter than 90 degrees.) A rotation is about 28.9 / 2^k degrees
-from the centre of its cell on average. A direction is kept as $\cos^2(b/2)$ and $\sin^2(b/2)$, which lose nothing at
-the poles.
+A cell holds the rotations that take $e_x$ into the pixel and whose twist about $e_x$, seen from the pixel's centre,
+is within half a step of the tilt. The Haar measure is $da \, d(\cos b) \, dc$, and the twist differs from c by a
+function of the direction alone: all cells have equal volumes. (Arcs of c itself would do that too, but pixels at the
+poles span a quarter turn of azimuth, and cells there would never get shorter than 90 degrees.) A rotation is about
+28.9 / 2^k degrees from the centre of its cell on average. A direction is kept as $\cos^2(b/2)$ and $\sin^2(b/2)$,
+which lose nothing at the poles.
 """
 
 import math

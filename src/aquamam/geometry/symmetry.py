@@ -76,7 +76,7 @@ class SymmetryGroup:
         return math.inf if self.axis is not None else len(self.elements)
 
     def equivalents(self, q: Float[Tensor, "*batch 4"], count: int = 360) -> Float[Tensor, "*batch e 4"]:
-        """Every rotation that looks like q (xyzw), q itself first; of a continuous axis `count` evenly spaced angles."""
+        """Every rotation that looks like q (xyzw), q itself first; of an axis `count` evenly spaced angles."""
         group = self.elements
         if self.axis is not None:
             if count < 1:
@@ -152,7 +152,7 @@ class SymmetryGroup:
 
     @classmethod
     def from_bop(cls, info: Mapping[str, Any]) -> "SymmetryGroup":
-        """The group that an object's entry in BOP's models_info.json generates, about the point that its motions fix."""
+        """The group that an entry in BOP's models_info.json generates, about the point that its motions fix."""
         try:
             lines = info.get("symmetries_continuous", [])
             axes = [_vector(line["axis"], "axis", unit=True) for line in lines]
@@ -196,8 +196,8 @@ class SymmetryGroup:
                 new = new[~_matches(new, new[:1]).any(-1)]
                 if len(elements) > MAX_ORDER:
                     raise InputError(
-                        f"symmetries must generate at most {MAX_ORDER} rotations, got more; write those about a line as "
-                        "a continuous axis, and give angles to 0.01 degrees."
+                        f"symmetries must generate at most {MAX_ORDER} rotations, got more; write those about a line "
+                        "as a continuous axis, and give angles to 0.01 degrees."
                     )
         return cls(elements=elements, offset=offset)
 
@@ -214,7 +214,7 @@ class SymmetryGroup:
 
     @classmethod
     def dihedral(cls, n: int, axis: Vector = (0.0, 0.0, 1.0), secondary: Vector = (1.0, 0.0, 0.0)) -> "SymmetryGroup":
-        """The 2n rotations of an n-sided prism: cyclic(n, axis), and half turns about n lines, `secondary` among them."""
+        """The 2n rotations of an n-sided prism: cyclic(n, axis) and half turns about n lines, one of them `secondary`."""
         if not 1 <= n <= MAX_ORDER // 2:
             raise InputError(f"n must be from 1 to {MAX_ORDER // 2}, got {n}; use revolution for a continuous axis.")
         cosine = float(_vector(axis, "axis", unit=True) @ _vector(secondary, "secondary", unit=True))

@@ -99,7 +99,7 @@ def pil_to_tensor(image: Image.Image, channels: int, size: tuple[int, int]) -> T
 
 
 def as_image_batch(images: ImageInput, *, channels: int, size: tuple[int, int]) -> Tensor:
-    """Validate and stack to (B, channels, H, W). PIL images are resized; tensors must fit: resizing would be a guess."""
+    """Validate and stack to (B, channels, H, W). PIL images are resized; for tensors that would be a guess."""
     if isinstance(images, Image.Image):
         images = [images]
     if not isinstance(images, Tensor):
@@ -122,7 +122,7 @@ def _check(images: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
     if images.dtype == torch.uint8:
         return images
     if not images.is_floating_point():
-        raise InputError(f"images must be uint8 or floats in [0, 1], got {images.dtype}; try images.to(torch.uint8).")
+        raise InputError(f"images must be uint8 or floating point, got {images.dtype}; try images.to(torch.uint8).")
     if images.numel():
         low, high = images.aminmax()
         if not (low >= -1e-3 and high <= 1 + 1e-3):  # also catches NaN

@@ -101,8 +101,8 @@ class RotationModel(nn.Module):
     """`model(images)` is a posterior: a `torch.distributions.Distribution` over rotations with exact likelihoods and
     samples.
 
-    A system tells `posterior` and, where it trains otherwise, `objective`. What is known besides is added here, for every
-    system alike: which rotations of the object are indistinguishable in an image, and what held-out images say
+    A system tells `posterior` and, where it trains otherwise, `objective`. What is known besides is added here, for
+    every system alike: which rotations of the object are indistinguishable in an image, and what held-out images say
     (`calibration`).
     """
 

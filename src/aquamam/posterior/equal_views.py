@@ -1,13 +1,13 @@
 r"""Equal shares for rotations that are indistinguishable in an image.
 
-A network learns that the four rotations of a lone five are equally likely, but only roughly. What the object's shape and
-paint say about it is exact: which rotations R' give the picture of R does not depend on the network. These classes
-divide all rotations, and
+A network learns that the four rotations of a lone five are equally likely, but only roughly. What the object's shape
+and paint say about it is exact: which rotations R' give the picture of R does not depend on the network. These
+classes divide all rotations, and
 
 $$\bar p(R) = \frac{1}{|C(R)|} \sum_{R' \in C(R)} p(R')$$
 
-is as well normalised as p, since each $R \mapsto R g$ keeps volumes. Its samples are those of p, each replaced by one of
-its class at random. Predictions stay those of p.
+is as well normalised as p, since each $R \mapsto R g$ keeps volumes. Its samples are those of p, each replaced by one
+of its class at random. Predictions stay those of p.
 """
 
 from collections.abc import Mapping

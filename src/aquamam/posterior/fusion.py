@@ -6,10 +6,10 @@ $u = π^{-2}$, so by Bayes
 $$p(R) = \frac{u}{Z} \prod_i \frac{p_i(D_i R)}{u}, \qquad Z = \int u \prod_i \frac{p_i(D_i R)}{u} \, dR.$$
 
 Every factor is exact; only the constant Z is estimated, by importance sampling. Points come from all frames in equal
-parts, so that a weight, product over mixture, is bounded by the densities of the other frames. Where few of the points
-matter, kernels around the best ones join the mixture, by tempered weights at first. The last points are drawn afresh and
-tell Z, its standard error, and how many points count. Z is also a Bayes factor: how much likelier the frames are as
-views of one rotation than of unrelated ones. Far below 1 they contradict each other.
+parts, so that a weight, product over mixture, is bounded by the densities of the other frames. Where few of the
+points matter, kernels around the best ones join the mixture, by tempered weights at first. The last points are drawn
+afresh and tell Z, its standard error, and how many points count. Z is also a Bayes factor: how much likelier the
+frames are as views of one rotation than of unrelated ones. Far below 1 they contradict each other.
 """
 
 import math
@@ -25,7 +25,7 @@ from torch import Tensor
 from aquamam.errors import InputError
 from aquamam.geometry.directional import draw_category, draw_uniform
 from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, chordal_mean, inverse, multiply
-from aquamam.posterior.distribution import Estimate, RotationDistribution, TopK
+from aquamam.posterior.distribution import Estimate, Generator, RotationDistribution, TopK
 from aquamam.posterior.kernel_mixture import KernelMixture, neighbour_distance
 from aquamam.posterior.modes import angles_deg
 
@@ -72,7 +72,7 @@ class Frames:
         """Log of the product over the uniform density; a frame of weight 0 has no say even where it forbids."""
         return torch.where(self.weights == 0, 0.0, self.weights * log_ratios).sum(1)
 
-    def sample(self, count: int, generator: torch.Generator | None) -> Rotations:
+    def sample(self, count: int, generator: Generator) -> Rotations:
         """Points from the even mixture of all frames, as rotations of the reference."""
         frames, batch = self.relative.shape[:2]
         each = math.ceil(count / frames)
@@ -84,7 +84,7 @@ class Frames:
         return _shuffled(q, generator)[:count]
 
 
-def _shuffled(q: Rotations, generator: torch.Generator | None) -> Rotations:
+def _shuffled(q: Rotations, generator: Generator) -> Rotations:
     return q.take_along_dim(draw_uniform(q.shape[:2], generator, q.device).argsort(0)[..., None], 0)
 
 
@@ -111,7 +111,7 @@ class Points:
         r"""Kish's number of points that count, $1 / \sum_k \bar w_k^2$."""
         return 1 / self.share.square().sum(0).clamp_min(1e-300)
 
-    def pick(self, count: int, generator: torch.Generator | None, power: Tensor | float = 1.0) -> Tensor:
+    def pick(self, count: int, generator: Generator, power: Tensor | float = 1.0) -> Tensor:
         """Indices (count, batch) drawn by the weights, or by a power of them."""
         return draw_category((power * self.log_weight).log_softmax(0).T, count, generator)
 
@@ -132,7 +132,7 @@ class Proposal:
     frames: Frames
     kernels: KernelMixture | None = None
 
-    def draw(self, count: int, generator: torch.Generator | None) -> Points:
+    def draw(self, count: int, generator: Generator) -> Points:
         """Points with the weights that make them stand for the product."""
         if self.kernels is None:
             q = self.frames.sample(count, generator)
@@ -153,11 +153,11 @@ class Proposal:
         return torch.logaddexp(mixture + math.log(OF_FRAMES), kernels + math.log1p(-OF_FRAMES))
 
 
-def search(frames: Frames, trial: int, samples: int, generator: torch.Generator | None) -> tuple[Proposal, Points]:
+def search(frames: Frames, trial: int, samples: int, generator: Generator) -> tuple[Proposal, Points]:
     """A proposal that follows what its points have found, and the points to keep.
 
     Rounds of trial points go on until enough of them count. Kernels are put around the points of all rounds so far,
-    weighed against the mixture of all their proposals: a round whose own weights look even may just have missed the peak.
+    weighed against the mixture of all their proposals: a round whose own weights look even may have missed the peak.
     """
     proposals, rounds = [Proposal(frames)], []
 
@@ -237,7 +237,7 @@ class FusedPosterior(RotationDistribution):
         frames = self._proposal.frames
         return frames.total(frames.log_ratios(q.double())) + (LOG_UNIFORM - self.agreement.value)
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Float[Tensor, "rotations batch 4"]:
         index = self._points.pick(count, generator)
         q, log_weight = self._points.q.take_along_dim(index[..., None], 0), self._points.log_weight.gather(0, index)
         for _ in range(METROPOLIS if count else 0):
@@ -250,7 +250,7 @@ class FusedPosterior(RotationDistribution):
     def _mode(self) -> Float[Tensor, "batch 4"]:
         return self._points.q.take_along_dim(self._points.log_total.argmax(0)[None, :, None], 0)[0].float()
 
-    def entropy(self, samples: int = 1024, *, generator: torch.Generator | None = None) -> Estimate:  # type: ignore[override]
+    def entropy(self, samples: int = 1024, *, generator: Generator = None) -> Estimate:  # type: ignore[override]
         """Differential entropy in nats (volume pi^2), with a standard error that contains the constant's.
 
         From the weighted points at hand: `samples` and `generator` change nothing.
@@ -298,7 +298,7 @@ def fuse(
     weights: Sequence[float | int] | None = None,
     samples: int = SAMPLES,
     conflict: str = "warn",
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
 ) -> FusedPosterior:
     """The posterior of one rotation given several frames or cameras, $u \\prod_i p_i(D_i R) / u$, normalised.
 

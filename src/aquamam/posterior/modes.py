@@ -62,7 +62,7 @@ def describe(modes: Sequence[Mode]) -> str:
     standing = [mode for mode in modes if mode.kind != "region"]
     spread = 1 - sum(mode.share for mode in standing)
     if not modes:
-        return "undecided: no samples lie close together; draw more of them, or the probability is spread over a wide region"
+        return "undecided: no samples lie close together; draw more, or the probability is spread over a wide region"
     if len(standing) < len(modes):
         return "undecided: the probability is spread over a wide region"
     shares = ", ".join(f"{100 * mode.share:.0f}" for mode in standing[:6]) + (", ..." if len(standing) > 6 else "")

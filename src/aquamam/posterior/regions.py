@@ -1,10 +1,10 @@
 r"""Sets of rotations that hold the truth as often as they say.
 
-The highest-density region of a posterior at a level is $\{q : p(q) \ge t\}$, with t such that it holds that share of the
-posterior. A posterior may be too sure, or not sure enough. Split conformal prediction corrects that: for held-out images
-with known truths the mass of the region that just holds the truth (`density_pit`) is a score, and the set of all
-rotations whose score is at most the $\lceil (n + 1) α \rceil$-th smallest of n held-out ones holds the truth of a new
-image with probability at least α, whatever the model, if that image is drawn like the held-out ones.
+The highest-density region of a posterior at a level is $\{q : p(q) \ge t\}$, with t such that it holds that share of
+the posterior. A posterior may be too sure, or not sure enough. Split conformal prediction corrects that: for held-out
+images with known truths the mass of the region that just holds the truth (`density_pit`) is a score, and the set of
+all rotations whose score is at most the $\lceil (n + 1) α \rceil$-th smallest of n held-out ones holds the truth of a
+new image with probability at least α, whatever the model, if that image is drawn like the held-out ones.
 """
 
 from dataclasses import dataclass, replace

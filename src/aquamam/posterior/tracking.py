@@ -24,9 +24,9 @@ class Tracker:
             tracker.predict(motion)                 # R_new = motion R_old: known, guessed, or nothing
             answer = tracker.update(model(image))   # (B, 4), xyzw
 
-    motion_noise_deg: standard deviation about each axis of what the motion is not known by. The belief's samples, moved,
-        each become a kernel of that width, widened by the usual spacing between samples. With 0 the motion is exact: every
-        frame is kept as a factor of the product, and an update takes time in proportion to the frames so far.
+    motion_noise_deg: standard deviation about each axis of what the motion is not known by. Samples of the belief,
+        moved, become kernels of that width, widened by the usual spacing between samples. With 0 the motion is exact:
+        every frame is kept as a factor of the product, and an update takes time in proportion to the frames so far.
     outliers: share of belief that is spread over all rotations at each noisy step, so that a wrong tracker finds back.
     radius_deg: the answer is a mean over the belief this near to it, and its standing is this ball's share of belief.
     lost: the answer jumps to another place when that holds more than so many times the share of the place next to the
@@ -138,8 +138,8 @@ class Tracker:
         return best, best_share, float(angles_deg(best[None], before[None])) > self.radius_deg
 
     def _settle(self, q: Float64[Tensor, "n 4"], start: Tensor) -> tuple[Tensor, float]:
-        """Mean shift from a start, and the share of samples within the radius of where it ends. Along a curve of equally
-        good rotations it stays where it is."""
+        """Mean shift from a start, and the share of samples within the radius of where it ends. Along a curve of
+        equally good rotations it stays where it is."""
         where, near = start, q[:0, 0]
         for _ in range(SHIFTS):
             near = angles_deg(where[None], q)[0] <= self.radius_deg

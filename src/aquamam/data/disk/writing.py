@@ -99,7 +99,7 @@ def write_dataset(
             report(images)
     except BrokenProcessPool as error:
         raise OSError(
-            "a rendering process ended, perhaps for want of memory; run the same command again with fewer workers to go on."
+            "a rendering process ended, perhaps for want of memory; run the same command with fewer workers to go on."
         ) from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -48,7 +48,7 @@ class Rotations(NamedTuple):
 
 
 def read_rotations(stated: str, table: Table, path: Path) -> Rotations:
-    """As a statement says: wxyz:q0,q1,q2,q3, or euler-YXZ-deg:yaw,pitch,roll, or matrix:R with all numbers in one column.
+    """As a statement says: wxyz:q0,q1,q2,q3, or euler-YXZ-deg:yaw,pitch,roll, or matrix:R with all in one column.
 
     Matrices are by rows, rotation vectors in radians; Euler angles are in SciPy's notation.
     """
