@@ -45,11 +45,6 @@ def test_a_continuous_symmetry_is_one_curve_an_axis(seed):
     assert "continuous symmetry" in describe(one)
 
 
-def test_blobs_in_a_row_are_no_curve():
-    (modes,) = find_modes(bingham_posterior(turns(4), [20.0] * 4), generator=seeded())
-    assert all(mode.kind != "curve" for mode in modes)
-
-
 def test_a_point_lies_on_the_curve_that_it_stands_for():
     (modes,) = find_modes(cylinder(), generator=seeded())
     curve = multiply(turns(2, (1.0, 0.0, 0.0))[:, None], turns(720)[None]).reshape(-1, 4)
@@ -65,41 +60,34 @@ def test_sixty_modes_of_an_icosahedron_are_all_found():
     assert max(mode.share for mode in modes) < 0.035
 
 
-def test_an_unequal_answer_keeps_its_share():
-    (modes,) = find_modes(bingham_posterior(turns(2), [1.0, 3.0], [0.9, 0.1]), generator=seeded())
-    assert [round(mode.share, 1) for mode in modes] == [0.9, 0.1]
-    assert modes[0].log_density > modes[1].log_density
+SAME = random_quat((1,), generator=seeded(2)).expand(2, 4)
+FLAT = (0.0, 0.0, 0.0)  # of a Bingham distribution: uniform
+SHARES = {  # centres, widths and weights of a mixture; shares of its modes, and what is said of them
+    "an unequal answer keeps its share": (turns(2), [1.0, 3.0], [0.9, 0.1], [0.9, 0.1], "ambiguous"),
+    "a sharp mode is found beside a broad one": (turns(2), [1.0, 15.0], [0.5, 0.5], [0.5, 0.5], "ambiguous"),
+    "tails are not a mode of their own": (SAME, [1.0, 8.0], [0.85, 0.15], [1.0], "one rotation"),
+    "what is spread widely is missing": (turns(2), [1.0, FLAT], [0.7, 0.3], [0.7], "spread elsewhere"),
+    "a speck hides not that nothing is known": (turns(2), [1.0, FLAT], [0.08, 0.92], None, "undecided"),
+}
 
 
-def test_a_sharp_mode_is_found_beside_a_broad_one():
-    (modes,) = find_modes(bingham_posterior(turns(2), [1.0, 15.0]), generator=seeded())
-    assert len(modes) == 2
-    assert sorted(mode.radius_deg > 20 for mode in modes) == [False, True]
-
-
-def test_tails_are_not_a_mode_of_their_own():
-    centre = random_quat((1,), generator=seeded(2)).expand(2, 4)
-    (modes,) = find_modes(bingham_posterior(centre, [1.0, 8.0], [0.85, 0.15]), generator=seeded())
-    assert len(modes) == 1
-
-
-def test_what_is_spread_widely_is_no_mode_but_is_missing_from_the_shares():
-    (modes,) = find_modes(bingham_posterior(turns(2), [1.0, (0.0, 0.0, 0.0)], [0.7, 0.3]), generator=seeded())
-    assert len(modes) == 1
-    assert abs(modes[0].share - 0.7) < 0.06
-    assert "spread elsewhere" in describe(modes)
+@pytest.mark.parametrize("law", SHARES)
+def test_shares_of_modes_are_those_of_the_mixture(law):
+    centres, widths, weights, shares, words = SHARES[law]
+    (modes,) = find_modes(bingham_posterior(centres, widths, weights), generator=seeded())
+    assert words in describe(modes)
+    if shares is None:
+        assert "region" in {mode.kind for mode in modes}
+    else:
+        assert [mode.share for mode in modes] == pytest.approx(shares, abs=0.06)
+        assert "curve" not in {mode.kind for mode in modes}
+        assert sorted(mode.radius_deg > 20 for mode in modes) == sorted(width == 15.0 for width in widths[: len(modes)])
 
 
 @pytest.mark.parametrize("samples", [256, 1000])
 def test_the_uniform_distribution_is_one_region(samples):
     (modes,) = find_modes(bingham_posterior(turns(1), [(0.0, 0.0, 0.0)]), samples, generator=seeded())
     assert [mode.kind for mode in modes] == ["region"]
-    assert describe(modes).startswith("undecided")
-
-
-def test_a_speck_does_not_hide_that_nothing_is_known():
-    (modes,) = find_modes(bingham_posterior(turns(2), [1.0, (0.0, 0.0, 0.0)], [0.08, 0.92]), generator=seeded())
-    assert "region" in {mode.kind for mode in modes}
     assert describe(modes).startswith("undecided")
 
 

@@ -3,9 +3,8 @@ r"""AQuaMaM-MoG, the paper's appendix: the quaternion's components as mixtures o
 Component c lies in (-u, u), u the room that the earlier ones left, as $q_c = u \tanh(s / 2)$ (the paper writes
 $-u + 2u/(1 + e^{-s})$) with s from a mixture of Gaussians. The room after it is
 $u' = \sqrt{u^2 - q_c^2} = u / \cosh(s / 2)$, so $s = 2 \sinh^{-1}(q_c / u')$, which loses nothing near the edge.
-The paper's factors $2u / (u^2 - q_c^2)$
-and $q_w$ multiply to $8 / (u_y u_z q_w)$. The density is exact: s covers the line, so q covers the half sphere. It is
-unbounded where $q_w \to 0$.
+The paper's factors $2u / (u^2 - q_c^2)$ and $q_w$ multiply to $8 / (u_y u_z q_w)$. The density is exact: s covers the
+line, so q covers the half sphere. It is unbounded where $q_w \to 0$.
 """
 
 import math

@@ -18,9 +18,7 @@ from torch import Tensor, nn
 
 
 class KeysValues(NamedTuple):
-    """Keys and values of one layer: of an image's tokens, which all its rotations share, or of each rotation's own
-    tokens.
-    """
+    """Keys and values of one layer: of an image's tokens, which all its rotations share, or of each rotation's own."""
 
     keys: Float[Tensor, "batch heads *tokens head_dim"]
     values: Float[Tensor, "batch heads *tokens head_dim"]
@@ -113,9 +111,7 @@ class Block(nn.Module):
 
 
 class ComponentEmbedding(nn.Module):
-    r"""$g_{q_c}$: NeRF-like encoding $[q, \sin(2^l \pi q), \cos(2^l \pi q)]_{l<L}$, then an MLP of widths d/4, d/2,
-    d.
-    """
+    r"""$g_{q_c}$: NeRF-like encoding $[q, \sin(2^l \pi q), \cos(2^l \pi q)]_{l<L}$, then an MLP of d/4, d/2, d."""
 
     def __init__(self, dim: int, octaves: int):
         super().__init__()
@@ -154,9 +150,7 @@ class PatchEmbedding(nn.Module):
         self.project = nn.Conv2d(channels, dim, patch, patch)
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch tokens dim"]:
-        """As a matrix product: a little quicker than the convolution that it is, and its output is laid out as the
-        next layer wants it.
-        """
+        """As a matrix product: a little quicker than the convolution that it is, and laid out for the next layer."""
         patch, (height, width) = self.project.kernel_size[0], images.shape[-2:]
         grid = images.unflatten(-1, (width // patch, patch)).unflatten(-3, (height // patch, patch))
         patches = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (batch, tokens, channels * patch * patch)
@@ -214,9 +208,7 @@ class SumOverProcesses(torch.autograd.Function):
 
 
 class BatchNorm(nn.Module):
-    """Batch norm whose statistics are of the whole batch, whatever the number of processes that share it, on any
-    backend.
-    """
+    """Batch norm with statistics of the whole batch, however many processes share it, on any backend."""
 
     running_mean: Tensor
     running_var: Tensor

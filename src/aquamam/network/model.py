@@ -123,9 +123,7 @@ class RotationModel(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define posterior.")
 
     def forward(self, images: ImageInput) -> RotationDistribution:
-        """The posterior of each image: tensor (B, C, H, W), uint8 or float in [0, 1]; a PIL image; a list of them;
-        categories (B,).
-        """
+        """Posteriors of images: a tensor (B, C, H, W), uint8 or float in [0, 1]; PIL images; or categories (B,)."""
         posterior = self.posterior(images)
         if self.view_classes is not None:
             posterior = EqualViews(posterior, self.view_classes)

@@ -1,5 +1,4 @@
-"""Densities at very many rotations of one image, for maps: first tokens pass through the network once, unlikely pairs
-of tokens are left out."""
+"""Densities at very many rotations of one image: first tokens pass once, unlikely pairs of tokens are left out."""
 
 from typing import NamedTuple
 

@@ -166,8 +166,7 @@ class QuaternionSentences(RotationDistribution):
         return Sentences(chart, cell, total)
 
     def _shown(self, bins: Int[Tensor, "rotations batch 1"], generator: torch.Generator | None) -> Tensor:
-        """What the network sees of a chosen bin: its centre, or when the paper's density is sampled a uniform value of
-        it (Listing 3)."""
+        """What the network sees of a chosen bin: its centre, or a uniform value when the paper's density is sampled."""
         value = self.cells.centre(bins)
         if self.cells.density == "paper" and generator is not None:
             noise = torch.rand(bins.shape, generator=generator, dtype=value.dtype, device=value.device)

@@ -10,9 +10,7 @@ MOST_FACES = 8_000  # of a mesh that is drawn at 64 pixels: more are smaller tha
 
 
 def simplified(mesh: Mesh, most: int = MOST_FACES) -> Mesh:
-    """The mesh with vertices of a fine grid's cell made one, the grid as coarse as it takes; textured meshes stay as
-    they are.
-    """
+    """The mesh with the vertices of a grid's cell made one, the grid as fine as will do; textured meshes stay."""
     if len(mesh.faces) <= most or mesh.uv is not None:
         return mesh
     extent = np.ptp(mesh.vertices, axis=0).max()

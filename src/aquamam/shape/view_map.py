@@ -135,8 +135,7 @@ def _answers(same: Callable[[Rotation], bool], found: Rotation) -> Int64[np.ndar
 
 
 def save_map(found: ViewAmbiguity, path: str | os.PathLike[str]) -> None:
-    """A Mollweide map of the directions from which an object is seen: its z in the middle, y at the top, x at the
-    right."""
+    """A Mollweide map of the directions from which an object is seen: its z in the middle, y at the top, x right."""
     longitude, latitude = np.meshgrid(np.linspace(-math.pi, math.pi, 721), np.linspace(-math.pi / 2, math.pi / 2, 361))
     flat = np.cos(latitude)
     there = np.stack([flat * np.sin(longitude), np.sin(latitude), flat * np.cos(longitude)], -1)

@@ -1,9 +1,8 @@
 """Read the data sets that `aquamam render` writes: random access through memory maps, batches without a Python loop."""
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +38,10 @@ class StoredDataset(RotationDataset):
             thing["name"]: None if thing["symmetry"] is None else SymmetryGroup.from_dict(thing["symmetry"])
             for thing in manifest.objects
         }
-        self._rotations = np.concatenate([self._load(s, "rotations") for s in shards])
+        self._rotations = np.concatenate([self._map(s, "rotations") for s in shards])
         if len(self._rotations) != manifest.splits[split]:
             there = f"split {split} of {root} must have {manifest.splits[split]} rotations, got {len(self._rotations)}"
             raise InputError(f"{there}; delete its folder and render again.")
-        self._maps: OrderedDict[tuple[int, str], np.ndarray] = OrderedDict()
-        self._lock = threading.Lock()
 
     @staticmethod
     def recognises(root: Path) -> bool:
@@ -103,25 +100,19 @@ class StoredDataset(RotationDataset):
             indices=tuple(kept.tolist()),
         )
 
-    def _load(self, shard: int, part: str) -> np.ndarray:
-        path = shard_files(self.root, self.split, shard, self.manifest.encoding)[part]
-        try:
-            if path.suffix == ".tar":
-                return np.memmap(path, np.uint8, "r")
-            return np.load(path, mmap_mode=None if part == "rotations" else "r", allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
-            raise UnreadableExample(f"{path} is damaged; delete it and run the same `aquamam render` again.") from error
-
     def _map(self, shard: int, part: str) -> np.ndarray:
-        with self._lock:
-            found = self._maps.pop((shard, part), None)
-            self._maps[shard, part] = found = self._load(shard, part) if found is None else found
-            if len(self._maps) > OPEN_SHARDS:
-                self._maps.popitem(last=False)
-            return found
+        path = shard_files(self.root, self.split, shard, self.manifest.encoding)[part]
+        return open_map(path, path.stat().st_mtime_ns if path.exists() else 0)
 
-    def __getstate__(self) -> dict[str, Any]:  # other processes open their own maps
-        return {**self.__dict__, "_maps": OrderedDict(), "_lock": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
+@lru_cache(OPEN_SHARDS)
+def open_map(path: Path, modified: int) -> np.ndarray:
+    """A file of a shard, mapped into memory; `modified` tells a file that was written again from the old one."""
+    try:
+        return (
+            np.memmap(path, np.uint8, "r")
+            if path.suffix == ".tar"
+            else np.load(path, mmap_mode="r", allow_pickle=False)
+        )
+    except (ValueError, EOFError, OSError) as error:
+        raise UnreadableExample(f"{path} is damaged; delete it and run the same `aquamam render` again.") from error
