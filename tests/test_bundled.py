@@ -8,8 +8,10 @@ from scipy.stats import kstest
 import aquamam
 from aquamam.checkpoints.checkpoint import bundled
 from aquamam.cli.evaluate import SEED
+from aquamam.data.loaders.photoreal import PhotorealDataset
 from aquamam.data.renders import RenderedDataset
 from aquamam.evaluation.evaluate import evaluate
+from aquamam.fit.part import fresh_renders
 from aquamam.geometry.grid import so3_grid
 from aquamam.geometry.rotations import geodesic_angle, inverse, multiply, quat_to_matrix, rotvec_to_quat
 from aquamam.rendering.render import RenderSettings, render
@@ -20,28 +22,40 @@ from aquamam.shape.lookalikes import Lookalikes
 def test_die_and_cylinder_come_with_the_package_and_are_small():
     import aquamam.checkpoints.checkpoint as checkpoint
 
-    assert {"die", "cylinder", "symsol"} <= set(bundled())
+    assert {"die", "die-plain", "cylinder", "symsol"} <= set(bundled())
     for name in bundled():
         file = checkpoint.resources.files("aquamam.checkpoints") / "weights" / f"{name}.safetensors"
         assert file.is_file()
         assert len(file.read_bytes()) < 8e6
 
 
-@pytest.mark.parametrize("name", ["die", "cylinder"])
+@pytest.mark.parametrize("name", ["die", "die-plain", "cylinder"])
 def test_fresh_renders_are_as_likely_as_the_checkpoint_says(name):
     model = aquamam.load(name)
     promised = model.info["evaluation"]
-    data = RenderedDataset(solid(name), RenderSettings(size=64), seed=SEED + 99, split="test", length=128)
+    drawn = {"seed": SEED + 99, "split": "test", "length": 128}
+    plain = RenderedDataset(solid(name.removesuffix("-plain")), RenderSettings(size=64), **drawn)
+    data = fresh_renders(model, **drawn) if name == "die" else plain
     found = evaluate(model, data, samples=0, strategies=["greedy"], quiet=True)
     error = float(found.columns["log_likelihood"].std()) / 128**0.5
     assert abs(found.figures.mean_log_likelihood - promised["mean_log_likelihood"]) < 4 * error
     assert found.figures.median_error_deg < 2 * promised["median_error_deg"]
 
 
-@pytest.mark.parametrize("name", ["die", "cylinder"])
+def test_the_die_is_right_or_unsure_in_real_light():
+    found = evaluate(aquamam.load("die"), PhotorealDataset(size=64), strategies=["greedy"], quiet=True).figures
+    assert found.acc15 > 0.9
+    assert found.mean_log_likelihood > 7
+    assert 0.82 < found.coverage90 < 0.97
+    assert 0.82 < found.held90 < 0.97
+
+
+@pytest.mark.parametrize("name", ["die-plain", "cylinder"])
 def test_a_map_within_a_tolerance_is_the_map_where_there_is_anything_to_see(name):
     model = aquamam.load(name)
-    data = RenderedDataset(solid(name), RenderSettings(size=64), seed=SEED + 7, split="test", length=3)
+    data = RenderedDataset(
+        solid(name.removesuffix("-plain")), RenderSettings(size=64), seed=SEED + 7, split="test", length=3
+    )
     grid = so3_grid(2, dtype=torch.float32)[:, None]
     with torch.inference_mode():
         for image in data.batch(range(3)).images:
@@ -123,7 +137,7 @@ FACES = {
 @pytest.mark.parametrize("face", FACES)
 def test_a_lone_face_leaves_its_rotations_in_equal_shares_and_hardly_any_else(face, generator):
     """Of 1,000 samples each rotation that gives the picture has its share within five points."""
-    model = aquamam.load("die")
+    model = aquamam.load("die-plain")
     image, truth = view("die", FACES[face])
     known = Lookalikes.of(solid("die").mesh, shape=solid("die").shape)
     assert known is not None

@@ -9,11 +9,13 @@ EXAMPLES = """\
   aquamam demo
   aquamam demo --out somewhere --seed 1
 """
-# name -> a solid, its rotation vector, what a person sees, and what is true of it
-VIEWS = {
-    "clear": ("die", (0.5, 0.6, 0.2), "a die that shows three faces", "one rotation gives this picture"),
-    "five": ("die", (0.0, 0.0, 0.3), "a die that shows only the five", "four rotations do, 90 degrees apart"),
-    "cylinder": ("cylinder", (0.4, 0.0, 0.5), "a cylinder", "any rotation about its axis does, and end for end"),
+# name -> a model, its solid, the rotation vector of a plain render or the number of a picture in real light, what a
+# person sees, and what is true of it
+VIEWS: dict[str, tuple[str, str, tuple[float, float, float] | int, str, str]] = {
+    "light": ("die", "die", 33, "a die in real light", "one rotation gives this picture"),
+    "clear": ("die-plain", "die", (0.5, 0.6, 0.2), "a render of three faces of a die", "one rotation gives it"),
+    "five": ("die-plain", "die", (0.0, 0.0, 0.3), "a render of only the five", "four rotations do, 90 degrees apart"),
+    "cylinder": ("cylinder", "cylinder", (0.4, 0.0, 0.5), "a cylinder", "any about its axis do, and end for end"),
 }
 
 
@@ -28,18 +30,23 @@ def run(args: argparse.Namespace) -> None:
     from PIL import Image
 
     from aquamam.checkpoints.checkpoint import load
+    from aquamam.data.loaders.photoreal import PhotorealDataset
     from aquamam.geometry.rotations import as_unit_quat, geodesic_angle, rotvec_to_quat
     from aquamam.pages.posterior import page_data, write_page
     from aquamam.plotting import ball, known_object, make_cloud, save
 
     print("How is the object in the picture rotated? Several answers may fit, so the answer is a distribution.\n")
     args.out.mkdir(parents=True, exist_ok=True)
-    for name, (solid, rotation, caption, fact) in VIEWS.items():
-        model = load(solid)
+    real = PhotorealDataset()
+    for name, (model_name, solid, view, caption, fact) in VIEWS.items():
+        model = load(model_name)
         known = known_object(model, solid)
         assert known is not None
-        truth = rotvec_to_quat(torch.tensor(rotation, dtype=torch.float64))
-        image = Image.fromarray(known.picture(truth.numpy(), size=224))
+        if isinstance(view, int):
+            truth, image = torch.from_numpy(real.rotations(view)[0]), Image.fromarray(real.image(view))
+        else:
+            truth = rotvec_to_quat(torch.tensor(view, dtype=torch.float64))
+            image = Image.fromarray(known.picture(truth.numpy(), size=224))
         image.save(args.out / f"{name}-input.png")
         with torch.inference_mode():
             cloud = make_cloud(model([image]), truth=truth, generator=torch.Generator().manual_seed(args.seed))
