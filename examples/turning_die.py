@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 import aquamam
 from aquamam.geometry.rotations import geodesic_angle, multiply, quat_to_rotvec, rotvec_to_quat
 from aquamam.plotting import known_object, save
-from aquamam.plotting.style import Theme, get_theme, new_figure
+from aquamam.plotting.style import Theme, get_theme
 from aquamam.posterior.modes import cluster
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
@@ -107,7 +108,7 @@ def picture(steps: list[Step], turns: tuple[int, ...] = TURNS) -> Any:
     theme = get_theme("light")
     left, column, height = 1.2, 2.05, 6.7  # inches
     width = left + column * len(steps) + 0.1
-    figure = new_figure(theme, width, height)
+    figure = Figure(figsize=(width, height), facecolor=theme.paper)
     title = "A turning die: no frame alone tells its rotation, all of them do"
     figure.text(0.2 / width, 0.955, title, color=theme.ink, fontsize=14, weight="bold")
     words = (
