@@ -108,9 +108,6 @@ class InProcess:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def close(self) -> None:
         self.run(self.client.aclose())
         self.service.close()
         self.loop.close()

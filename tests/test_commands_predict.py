@@ -216,6 +216,9 @@ def test_samples_are_drawn_by_their_seed_and_carry_their_density(capsys, model, 
     assert len(rows) == 7
     assert run(capsys, *command, "1")[1] == text
     assert run(capsys, *command, "2")[1] != text
+    (found,) = run_json(capsys, *command, "1", "--json")
+    assert found["log_density"] == [float(row["log_density"]) for row in rows]
+    assert found["quaternions_xyzw"] == [[float(row[c]) for c in ("qx", "qy", "qz", "qw")] for row in rows]
     file = tmp_path / "out" / "samples.csv"
     assert run(capsys, *command, "1", "--out", str(file))[1] == ""
     assert file.read_text() == text
@@ -223,12 +226,6 @@ def test_samples_are_drawn_by_their_seed_and_carry_their_density(capsys, model, 
     for drawn, row in zip(rows, csv.DictReader(io.StringIO(scored))):
         assert row["image"] == drawn["image"]
         assert math.isclose(float(row["log_density"]), float(drawn["log_density"]), abs_tol=2e-3)
-
-
-def test_samples_as_json(capsys, model, die):
-    (found,) = run_json(capsys, "sample", die, "--model", model, "-n", "5", "--json")
-    assert np.array(found["quaternions_xyzw"]).shape == (5, 4)
-    assert len(found["log_density"]) == 5
 
 
 def test_density_takes_columns_in_any_order_either_sign_and_other_measures(capsys, model, die, tmp_path):

@@ -15,8 +15,6 @@ from aquamam.errors import InputError
 from aquamam.geometry.symmetry import SymmetryGroup
 
 OBJ = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
-
-
 SIZES = ["--size", "16", "--split", "train=9,test=4"]
 
 
@@ -42,17 +40,9 @@ def test_render_writes_what_was_asked_for_once(small, capsys):
 def test_a_mesh_file_with_a_stated_symmetry(tmp_path):
     (tmp_path / "wedge.obj").write_text(OBJ)
     out, sheet = tmp_path / "set", tmp_path / "sheets" / "first.png"
-    arguments = [
-        "render",
-        str(tmp_path / "wedge.obj"),
-        "--out",
-        str(out),
-        "--preview",
-        str(sheet),
-        "--symmetry",
-        "C3:y",
-    ]
-    assert main([*arguments, "--size", "100", "--count", "5", "--workers", "1", "--background", "random"]) == 0
+    arguments = ["render", str(tmp_path / "wedge.obj"), "--out", str(out), "--preview", str(sheet)]
+    options = "--symmetry C3:y --size 100 --count 5 --workers 1 --background random"
+    assert main([*arguments, *options.split()]) == 0
     data = StoredDataset(out, "train")
     assert data.classes == ("wedge",)
     assert data.symmetry("wedge").order == 3

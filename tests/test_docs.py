@@ -72,10 +72,8 @@ def blocks_of(page: Path) -> list[Block]:
     text = page.read_text()
     found = []
     for match in re.finditer(r"^( *)```(.*)\n((?:.*\n)*?)\1```$", text, re.M):
-        line = text[: match.start()].count("\n") + 1
-        found.append(
-            Block(f"{page.relative_to(ROOT)}:{line}", line, match[2], re.sub(f"^{match[1]}", "", match[3], flags=re.M))
-        )
+        line, code = text[: match.start()].count("\n") + 1, re.sub(f"^{match[1]}", "", match[3], flags=re.M)
+        found.append(Block(f"{page.relative_to(ROOT)}:{line}", line, match[2], code))
     assert 2 * len(found) == len(re.findall(r"^ *```", text, re.M)), f"{page.name} has a block that does not end"
     return found
 
@@ -126,7 +124,7 @@ def filled(tmp_path_factory) -> Path:
     return folder
 
 
-def frames_of_a_turning_die() -> dict:
+def frames_of_a_rotating_die() -> dict:
     """What tracking.md takes for granted: three frames of a turntable, a stream of them, a rotation."""
     turns = [rotvec_to_quat(torch.tensor([0, math.radians(a), 0], dtype=torch.float64)) for a in (0.0, 12.0, 90.0)]
     frames = [Image.fromarray(render(solid("die").mesh, turn.numpy(), RenderSettings(size=64))) for turn in turns]
@@ -138,7 +136,7 @@ def test_the_code_of_a_page_runs(page, filled, tmp_path, monkeypatch):
     shutil.copytree(filled, tmp_path / "world")
     monkeypatch.chdir(tmp_path / "world")
     torch.manual_seed(0)
-    names = {"__name__": "page", **(frames_of_a_turning_die() if page.name == "tracking.md" else {})}
+    names = {"__name__": "page", **(frames_of_a_rotating_die() if page.name == "tracking.md" else {})}
     for block in blocks_of(page):
         if block.language == "python" and page.name not in ELSEWHERE:
             code = compile("\n" * block.line + block.text, block.place, "exec")  # tracebacks tell the page's line
@@ -157,10 +155,8 @@ def shell(block: Block) -> None:
     assert commands, f"{block.place} holds no command"
     for words, end, target in commands:
         told, out = f"{block.place}: {' '.join(words)}", ""
-        cheap = (
-            words[0] == "aquamam" and (words[1] in RUN or {"--help", "--preview"} & {*words}) and "--map" not in words
-        )
-        if cheap and not block.is_long:
+        quick = words[0] == "aquamam" and (words[1] in RUN or {"--help", "--preview"} & {*words})
+        if quick and "--map" not in words and not block.is_long:
             status, out, error = call(words[1:], stdin)
             assert status == 0, f"{told}\n{error}"
         else:
@@ -257,7 +253,7 @@ def ask(rest: list[str]):
     path = re.sub(r"^https?://[^/]+", "", next(word for word in rest if word.startswith("http")))
     files = {k: (f"{k}.png", Path(v[1:]).read_bytes()) for k, v in form.items() if v.startswith("@")}
     data = {k: v for k, v in form.items() if not v.startswith("@")}
-    with contextlib.closing(InProcess({"die": tiny_model()})) as service:
+    with InProcess({"die": tiny_model()}) as service:
         return service.post(path, data=data, files=files) if form else service.get(path)
 
 

@@ -20,6 +20,7 @@ from aquamam.cli.main import main
 from aquamam.data.base import RotationDataset, UnreadableExample
 from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
+from aquamam.evaluation import metrics
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.evaluation.results import Figures
 from aquamam.geometry.cells import Cells
@@ -27,7 +28,7 @@ from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, multiply, ra
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
 from aquamam.pages.evaluation import evaluation_page
-from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.distribution import RotationDistribution, least_expected_error
 from aquamam.rendering.solids import solid
 
 SIDE = 8
@@ -151,9 +152,8 @@ def test_the_true_density_reaches_its_entropy_and_a_uniform_pit():
             first = int(torch.randint(1 << 20, (), generator=generator))
             draws = KnownMixture(kappa=6.0, split="other")
             places = first + np.arange(count * len(self.kinds)).reshape(count, -1)
-            return torch.tensor(
-                np.array([[draws.rotations(int(p))[0] for p in row] for row in 2 * places + self.kinds])
-            )
+            q = [[draws.rotations(int(p))[0] for p in row] for row in 2 * places + self.kinds]
+            return torch.tensor(np.array(q))
 
     model = Model(None)
     model.forward = lambda images: True_([int(pixel[1] > pixel[0]) for pixel in images[:, :, 0, 0]])
@@ -169,6 +169,37 @@ def test_the_true_density_reaches_its_entropy_and_a_uniform_pit():
 
 
 GROUPS = {"C4": SymmetryGroup.cyclic(4), "cylinder": SymmetryGroup.revolution(flip=True)}
+EVERY_GROUP = {**GROUPS, "trivial": SymmetryGroup.trivial(), "cube": SymmetryGroup.octahedral()}
+
+
+@pytest.mark.parametrize("group", EVERY_GROUP.values(), ids=EVERY_GROUP.keys())
+def test_errors_are_to_the_nearest_equivalent_listed_or_of_a_group(group, generator):
+    truth, q = (random_quat((30,), generator=generator, dtype=torch.float64) for _ in range(2))
+    equivalent = multiply(truth, group.element(torch.rand(30, 2, generator=generator)))
+    assert metrics.rotation_error(equivalent, truth[:, None], group).max() < 1e-6
+    assert torch.allclose(metrics.rotation_error(equivalent, truth[:, None]), geodesic_angle(equivalent, truth))
+    if group.order > 1:
+        assert metrics.rotation_error(equivalent, truth[:, None]).max() > 0.1
+    if group.axis is None:
+        listed = group.equivalents(truth)
+        by_list = metrics.rotation_error(q, listed)
+        assert torch.allclose(by_list, metrics.rotation_error(q, truth[:, None], group))
+        assert torch.equal(by_list, metrics.rotation_error(q, torch.cat([listed, listed[:, :1]], 1)))
+
+
+def test_likelihood_is_averaged_over_equivalents_before_images():
+    log_p = torch.tensor([[1.0, 4.0], [3.0, -math.inf], [5.0, 9.0]])
+    assert metrics.image_log_likelihood(log_p, torch.tensor([3, 1])).tolist() == [3.0, 4.0]
+    assert metrics.image_log_likelihood(torch.zeros(3, 0), torch.zeros(0, dtype=torch.long)).shape == (0,)
+
+
+def test_least_expected_error_is_the_best_of_the_samples(generator):
+    samples = table_posterior(Cells("atlas", 12), scale=2.0, batch=3).sample((40,), generator=generator)
+    best = least_expected_error(samples)
+    expected = geodesic_angle(samples[:, None], samples[None]).mean(0)  # (samples, images)
+    assert torch.allclose(geodesic_angle(samples, best).mean(0), expected.amin(0), atol=2e-3)
+    assert least_expected_error(samples[:, 0]).shape == (4,)
+    assert least_expected_error(samples[:, :0]).shape == (0, 4)
 
 
 @pytest.mark.parametrize("listed", [False, True], ids=["group", "list"])
@@ -241,32 +272,22 @@ def test_ties_of_a_density_that_is_constant_in_cells_stay_ties():
     assert evaluate(model, Listed(q), samples=7, strategies=["greedy"], quiet=True).figures.pit_p > 0.001
 
 
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"limit": 0}, "at least 1 image"),
-        ({"samples": -1}, "negative"),
-        ({"batch_size": 0}, "at least 1 image"),
-        ({"strategies": ["guess"]}, "strategies are greedy"),
-        ({"strategies": []}, "strategies are greedy"),
-        ({"strategies": ["expected"], "samples": 0}, "chooses among samples"),
-    ],
-)
-def test_bad_requests_get_one_clear_sentence(drawn, options, rule):
-    with pytest.raises(InputError, match=rule):
-        evaluate(table_model(), drawn, quiet=True, **options)
-
-
-def test_models_and_data_that_do_not_fit_get_one_clear_sentence(drawn):
-    with pytest.raises(InputError, match="empty"):
-        evaluate(table_model(), Listed(torch.zeros(0, 1, 4)), quiet=True)
-    with pytest.raises(InputError, match="reads 8 x 8 images and the data has 16 x 16"):
-        evaluate(table_model(), KnownMixture(size=16, length=4), quiet=True)
-    with pytest.raises(InputError, match="never ends"):
-        evaluate(table_model(), KnownMixture(), quiet=True)
+def test_what_cannot_be_evaluated_gets_one_clear_sentence(drawn):
     toy = AQuaMaM(ModelConfig(**NETWORK, embedding="category", tokens=4))
-    with pytest.raises(InputError, match="categories"):
-        evaluate(toy, drawn, quiet=True)
+    for rule, options in (
+        ("at least 1 image", {"limit": 0}),
+        ("negative", {"samples": -1}),
+        ("at least 1 image", {"batch_size": 0}),
+        ("strategies are greedy", {"strategies": ["guess"]}),
+        ("strategies are greedy", {"strategies": []}),
+        ("chooses among samples", {"strategies": ["expected"], "samples": 0}),
+        ("empty", {"dataset": Listed(torch.zeros(0, 1, 4))}),
+        ("reads 8 x 8 images and the data has 16 x 16", {"dataset": KnownMixture(size=16, length=4)}),
+        ("never ends", {"dataset": KnownMixture()}),
+        ("categories", {"model": toy}),
+    ):
+        with pytest.raises(InputError, match=rule):
+            evaluate(**{"model": table_model(), "dataset": drawn, "quiet": True, **options})
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

@@ -22,9 +22,8 @@ from aquamam.reproduce import fit_pairs, samples, toy
 from aquamam.reproduce.fit_pairs import FAST, PAPER, PLAIN, Fit, Pairs, sentence_log_probs
 from aquamam.training.presets import model_config
 
-TINY = ModelConfig(
-    bins=200, chart="hemisphere", density="paper", dim=32, heads=4, layers=2, hidden=64, embedding="category", tokens=4
-)
+SMALL = {"dim": 32, "heads": 4, "layers": 2, "hidden": 64, "embedding": "category", "tokens": 4}
+TINY = ModelConfig(bins=200, chart="hemisphere", density="paper", **SMALL)
 TINY_MOG = MoGConfig(encoder="category", dim=16, heads=2, layers=1, hidden=16, components=4, tokens=2)
 TINY_IPDF = IPDFConfig(encoder="category", category_features=8, width=16, depth=1, negatives=15, level=1)
 

@@ -159,7 +159,7 @@ def test_hover_click_modes_and_threshold_work_with_a_mouse(browser, data, addres
         assert visit.page.screenshot(clip=visit.ball_box()) != before
 
 
-def test_drag_turns_the_ball_and_wheel_zooms(browser, address):
+def test_drag_rotates_the_ball_and_wheel_zooms(browser, address):
     with Page(browser, address) as visit:
         start, box = visit.says(CAMERA), visit.ball_box()
         x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 4
@@ -269,8 +269,7 @@ def lonely_point(data: dict[str, Any]) -> int:
     sight = np.array([0.45, 0.3, 0.84]) / np.linalg.norm([0.45, 0.3, 0.84])
     right = np.cross([0, 1, 0], sight) / np.linalg.norm(np.cross([0, 1, 0], sight))
     distance = 12.6
-    flat = (
-        np.stack([place @ right, place @ np.cross(sight, right)], -1) * (distance / (distance - place @ sight))[:, None]
-    )
+    nearer = distance / (distance - place @ sight)
+    flat = np.stack([place @ right, place @ np.cross(sight, right)], -1) * nearer[:, None]
     apart = np.linalg.norm(flat[:, None] - flat[None], axis=-1) + 1e9 * np.eye(len(flat))
     return int((apart.min(1) * (np.array(points["source"]) == 2)).argmax())

@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import collections
 import io
+import itertools
 import json
 import re
 import struct
@@ -19,9 +21,12 @@ from aquamam.cli.predict import predict as command_predict
 from aquamam.errors import InputError
 from aquamam.network.model import RotationModel
 from aquamam.serving import schemas
-from aquamam.serving.app import create_app
+from aquamam.serving.app import ROUTES, create_app
 from aquamam.serving.batcher import Batcher, Encoded, Job
 from aquamam.serving.gate import Limits, Refusal
+from benchmarks.bad_requests import bad_requests
+
+NOTHING = torch.zeros(3, SIZE, SIZE, dtype=torch.uint8)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +43,7 @@ def held_up(service: InProcess) -> threading.Event:
         begun.set()
         release.wait(20)
 
-    image = torch.zeros(3, SIZE, SIZE, dtype=torch.uint8)
-    service.service.batcher.submit(Job(model=tiny_model(), image=image, work=work))
+    service.service.batcher.submit(Job(model=tiny_model(), image=NOTHING, work=work))
     assert begun.wait(10)
     return release
 
@@ -103,14 +107,11 @@ def test_answers_do_not_depend_on_the_company(change):
         requests = []
         for i in range(16):
             image = base64_of(encoded(picture(i)))
-            kinds = [
-                ("/v1/predict", {"samples": 0}),
-                ("/v1/predict", {"samples": 60, "seed": i}),
-                ("/v1/sample", {"samples": 20 + i, "seed": i}),
-                ("/v1/log_prob", {"rotations": [[0, 0, 0, 1], [0.6, 0, 0.8, 0]][: 1 + i % 2]}),
-            ]
+            some = {"rotations": [[0, 0, 0, 1], [0.6, 0, 0.8, 0]][: 1 + i % 2]}
+            kinds = [("predict", {"samples": 0}), ("predict", {"samples": 60, "seed": i})]
+            kinds += [("sample", {"samples": 20 + i, "seed": i}), ("log_prob", some)]
             path, fields = kinds[i % 4]
-            requests.append((path, {"image": image, "model": "ab"[i // 8], **fields}))
+            requests.append((f"/v1/{path}", {"image": image, "model": "ab"[i // 8], **fields}))
         assert agree_alone_and_together(service, requests) <= 1 + 16 / 3  # 16 jobs and the one that held them up
 
 
@@ -144,9 +145,7 @@ def test_the_other_systems_are_served_too():
 
 def test_what_fails_for_one_does_not_fail_for_the_others():
     batcher = Batcher(most=8)
-    release = threading.Event()
-    image = torch.zeros(3, SIZE, SIZE, dtype=torch.uint8)
-    model = tiny_model()
+    release, image, model = threading.Event(), NOTHING, tiny_model()
 
     def fine(encoded: Encoded, i: int) -> list[float]:
         return encoded.plain[i].quaternion
@@ -173,8 +172,7 @@ def test_what_fails_for_one_does_not_fail_for_the_others():
 
 def test_closing_answers_what_is_queued_and_takes_nothing_more():
     batcher = Batcher()
-    image = torch.zeros(3, SIZE, SIZE, dtype=torch.uint8)
-    jobs = [Job(model=tiny_model(), image=image, work=lambda e, i: e.plain[i]) for _ in range(5)]
+    jobs = [Job(model=tiny_model(), image=NOTHING, work=lambda e, i: e.plain[i]) for _ in range(5)]
     for job in jobs:
         batcher.submit(job)
     batcher.close()
@@ -295,17 +293,39 @@ def test_models_that_cannot_be_served_are_told_at_the_start():
         Limits(queue=0)
 
 
+COUNT = 1000  # benchmarks/serving.py sends ten times as many, through a socket
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of much that it finds in damaged images
+def test_bad_requests_are_refused_and_the_next_good_one_is_answered():
+    with InProcess() as service:
+        want = service.ask("/v1/predict", samples=20)
+        seen: collections.Counter = collections.Counter()
+
+        async def send() -> None:
+            for bad in itertools.islice(bad_requests(seed=1), COUNT):
+                response = await service.client.request(bad.method, bad.path, headers=bad.headers, content=bad.body)
+                assert response.status_code < 500, (bad, response.text)
+                assert not bad.certain or response.status_code >= 400, bad
+                if response.status_code >= 400:
+                    detail = response.json()["detail"]
+                    assert isinstance(detail, str)
+                    assert len(detail) < 1000
+                    assert "Traceback" not in detail
+                seen[response.status_code] += 1
+
+        service.run(send())
+        assert {404, 405, 413, 415, 422} <= set(seen)
+        assert service.ask("/v1/predict", samples=20) == want
+        assert service.service.busy == 0
+
+
 # --- around it ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_description_matches_the_answers(service):
     told = service.get("/openapi.json").json()
-    for path, answered in {
-        "/v1/predict": schemas.PredictAnswer,
-        "/v1/sample": schemas.SampleAnswer,
-        "/v1/log_prob": schemas.LogProbAnswer,
-        "/v1/posterior": schemas.PosteriorAnswer,
-    }.items():
+    for path, (_, answered) in ROUTES.items():
         operation = told["paths"][path]["post"]
         assert {"application/json", "multipart/form-data"} == set(operation["requestBody"]["content"])
         assert {"200", "404", "408", "413", "415", "422", "429", "503"} == set(operation["responses"])

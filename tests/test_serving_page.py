@@ -38,13 +38,10 @@ class Page(Visit):
         self.until(lambda: self.says("Aquamam.live.sent.detail.samples") == 800)
 
 
-def test_turning_the_object_brings_new_posteriors(browser, address):
+def test_rotating_the_object_brings_new_posteriors(browser, address):
     with Page(browser, address, viewport=SMALL) as visit:
-        box, mouse, start = (
-            visit.page.locator("#source").bounding_box(),
-            visit.page.mouse,
-            visit.says("Aquamam.live.sent.q"),
-        )
+        box, mouse = visit.page.locator("#source").bounding_box(), visit.page.mouse
+        start = visit.says("Aquamam.live.sent.q")
         mouse.move(box["x"] + 20, box["y"] + 20)
         mouse.down()
         mouse.move(box["x"] + 90, box["y"] + 60, steps=3)
@@ -86,9 +83,8 @@ def test_dropped_images_modes_points_and_the_threshold(browser, address, tmp_pat
         assert page.locator("#modes button").first.get_attribute("aria-pressed") == "true"
         page.locator("#ball canvas").focus()
         page.keyboard.press(".")
-        assert any(
-            words in visit.text("#pose-caption") for words in ("posterior", "uniform rotation", "sample of mode")
-        )
+        told = visit.text("#pose-caption")
+        assert any(words in told for words in ("posterior", "uniform rotation", "sample of mode"))
         shown = visit.says("Aquamam.live.ball.countShown()")
         page.locator("#threshold").focus()
         page.keyboard.press("End")

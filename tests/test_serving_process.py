@@ -106,11 +106,9 @@ def test_a_port_that_is_taken_is_told_before_models_are_read(capsys):
     assert "cannot listen" in capsys.readouterr().err
 
 
-def test_models_get_short_names(tmp_path):
-    assert name_of("runs/die/best.safetensors") == "die"
-    assert name_of("runs/die") == "die"
-    assert name_of("robots/cup.onnx") == "cup"
-    assert name_of("die") == "die"
+def test_models_get_short_names():
+    names = {"runs/die/best.safetensors": "die", "runs/die": "die", "robots/cup.onnx": "cup", "die": "die"}
+    assert {path: name_of(path) for path in names} == names
 
 
 def test_the_documentation_is_true(tmp_path):
