@@ -1,8 +1,8 @@
 """BOP's result files and metrics (Hodan et al. 2020): whole poses in OpenCV's camera and millimetres.
 
 MSSD is the largest distance of a vertex, MSPD the largest distance of a projected one, each of the symmetry of the
-object that makes it smallest; ADD is the mean distance, ADD-S of symmetric objects that to the nearest vertex. A pose is
-right below a threshold: of MSSD 0.05, 0.1, ..., 0.5 diameters, of MSPD 5, 10, ..., 50 pixels in an image 640 wide, of
+object that makes it smallest; ADD is the mean distance, ADD-S of symmetric objects that to the nearest vertex. A pose
+is right below a threshold: of MSSD 0.05, 0.1, ..., 0.5 diameters, of MSPD 5, 10, ..., 50 pixels in an image 640 wide, of
 ADD 0.1 diameters. Average recalls (AR) are means over thresholds.
 """
 

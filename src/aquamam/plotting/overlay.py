@@ -150,7 +150,7 @@ def _draw_list(figure: Figure, hypotheses: Sequence[Hypothesis], part: Part, col
     figure.text(
         0.033,
         0.055,
-        "contour and axes of each mode (x red, y green, z blue), with its share and its distance along the optical axis",
+        "contour and axes of each mode (x red, y green, z blue), its share, and its distance along the optical axis",
         fontsize=8,
         color=colours.muted,
     )

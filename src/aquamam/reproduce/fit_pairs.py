@@ -190,7 +190,7 @@ class Fit:
         return self.cpu_seconds / self.config.seconds if self.config.seconds else len(self.curve) / self.config.steps
 
     def run(self, title: str | None = None) -> "Fit":
-        """Go on to the end, from the saved state if there is one; leaves the model on the CPU and in evaluation mode."""
+        """Go on to the end, from the saved state if there is one; leaves the model on the CPU in evaluation mode."""
         self.resume()
         saved, wall, cpu = time.monotonic(), time.monotonic() - self.seconds, time.process_time() - self.cpu_seconds
         quiet = None if title else True

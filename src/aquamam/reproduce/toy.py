@@ -1,4 +1,4 @@
-"""What the paper fits to pairs: the toy (Section 4.1), where one test judges three systems, AQuaMaM-MoG and the peak."""
+"""What the paper fits to pairs: the toy (Section 4.1), where one test judges three systems; AQuaMaM-MoG; the peak."""
 
 import math
 import time
