@@ -2,8 +2,8 @@
 
 MSSD is the largest distance of a vertex, MSPD the largest distance of a projected one, each of the symmetry of the
 object that makes it smallest; ADD is the mean distance, ADD-S of symmetric objects that to the nearest vertex. A pose
-is right below a threshold: of MSSD 0.05, 0.1, ..., 0.5 diameters, of MSPD 5, 10, ..., 50 pixels in an image 640 wide, of
-ADD 0.1 diameters. Average recalls (AR) are means over thresholds.
+is right below a threshold: of MSSD 0.05, 0.1, ..., 0.5 diameters, of MSPD 5, 10, ..., 50 pixels in an image 640 wide,
+of ADD 0.1 diameters. Average recalls (AR) are means over thresholds.
 """
 
 import json
