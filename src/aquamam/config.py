@@ -24,7 +24,8 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}  # type: ignore[call-overload]
+        values = asdict(self)  # type: ignore[call-overload]
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
 def require_positive(config: object, *names: str) -> None:

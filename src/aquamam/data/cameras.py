@@ -36,7 +36,7 @@ def read_camera(source: str) -> Camera:
 
 
 def parse_yaml(text: str, name: str) -> Mapping[str, Any]:
-    """The values of a YAML file; OpenCV writes a directive of its own and tags matrices, which stand for their fields."""
+    """The values of a YAML file; OpenCV writes a directive of its own and tags matrices, whose fields are read."""
     try:
         values = yaml.load(text.replace("%YAML:1.0", "", 1), Loader=_Loader)
     except yaml.YAMLError as error:
@@ -60,7 +60,7 @@ def camera_of(values: Mapping[str, Any], name: str) -> Camera:
     model = str(values.get("distortion_model") or "")
     if model not in PLUMB_BOB:
         raise InputError(
-            f"lens distortion must be plumb_bob (k1, k2, p1, p2, k3), got {model!r} in {name}; undistort the image first."
+            f"lens distortion must be plumb_bob (k1, k2, p1, p2, k3), got {model!r} in {name}; undistort it first."
         )
     matrix, distortion = (_numbers(values, names, name) for names in (MATRIX, DISTORTION))
     if len(matrix) != 9:

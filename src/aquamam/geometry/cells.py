@@ -162,7 +162,7 @@ class Cells:
         return log_volume
 
     def _cut_volume(self, distance: Int[Tensor, "cells 3"]) -> Float[Tensor, "cells"]:
-        r"""Volume of cell ∩ D from the distances of its bins, largest first; relative error below 1e-6 for any sliver.
+        r"""Volume of cell ∩ D from the distances of its bins, largest first; relative error below 1e-6.
 
         The cell is reflected into the positive octant, and x is its largest component. There D is the ellipsoid
         $\kappa x^2 + y^2 + z^2 \le 1$, $\kappa = 1 + \lambda$. In the atlas, cells on a diagonal (equal bins) are

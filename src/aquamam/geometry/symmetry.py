@@ -214,7 +214,7 @@ class SymmetryGroup:
 
     @classmethod
     def dihedral(cls, n: int, axis: Vector = (0.0, 0.0, 1.0), secondary: Vector = (1.0, 0.0, 0.0)) -> "SymmetryGroup":
-        """The 2n rotations of an n-sided prism: cyclic(n, axis) and half turns about n lines, one of them `secondary`."""
+        """The 2n rotations of an n-sided prism: cyclic(n, axis), and by 180 degrees about n lines, one `secondary`."""
         if not 1 <= n <= MAX_ORDER // 2:
             raise InputError(f"n must be from 1 to {MAX_ORDER // 2}, got {n}; use revolution for a continuous axis.")
         cosine = float(_vector(axis, "axis", unit=True) @ _vector(secondary, "secondary", unit=True))
@@ -235,7 +235,7 @@ class SymmetryGroup:
 
     @classmethod
     def icosahedral(cls) -> "SymmetryGroup":
-        """The 60 rotations of an icosahedron with vertices at the cyclic permutations of (0, ±1, ±(1 + sqrt 5) / 2)."""
+        """The 60 rotations of an icosahedron with vertices at cyclic permutations of (0, ±1, ±(1 + sqrt 5) / 2)."""
         return cls.generated(torch.stack((_about((0, 1, (1 + math.sqrt(5)) / 2), 5)[1], _about((1, 1, 1), 3)[1])))
 
     @classmethod

@@ -39,7 +39,7 @@ class Pyramid(nn.Module):
 
 
 def add_pyramids(model: RotationModel, *, fresh: bool) -> None:
-    """Give the heads of an AQuaMaM their levels; `fresh` ones start at random on every level. Other models have none."""
+    """Give the heads of an AQuaMaM their levels; `fresh` ones start at random on every level. Others have none."""
     if not isinstance(model, AQuaMaM):
         return
     for name in AQuaMaM.output_layers:

@@ -14,7 +14,7 @@ DIRECTIONS = 48  # principal ones that are told apart
 
 @torch.no_grad()
 def find_typicality(model: AQuaMaM, dataset: RotationDataset, limit: int | None = None) -> None:
-    """Find what is typical of held-out images, in place: one half of them makes the Gaussian, the other the p-values."""
+    """Find what is typical of held-out images, in place: one half makes the Gaussian, the other the p-values."""
     batches = one_pass(dataset, 100, limit=limit, unreadable="skip")
     parts = [model.posterior(batch.images.to(model.device)).image_state.double().cpu() for batch in batches]
     states = torch.cat(parts)
