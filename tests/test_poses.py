@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -116,9 +117,26 @@ def test_a_crop_on_the_axis_is_a_plain_crop_and_others_show_what_a_turned_camera
 def test_lens_distortion_is_undone():
     camera = Camera(fx=300.0, fy=310.0, cx=100.0, cy=80.0, distortion=(-0.2, 0.05, 0.001, -0.002, 0.01))
     u, v, _ = camera.ray(170.0, 30.0)
-    import numpy as np
-
     assert camera.pixels(np.array([u, v, 1.0])) == pytest.approx([170.0, 30.0], abs=1e-6)
+
+
+def test_crops_of_any_size_of_box_and_picture_are_means_of_their_pixels():
+    """A gradient, which every crop keeps: at its middle is the value at the box's, and the slope is the box's."""
+    wide = Image.fromarray(np.tile(np.linspace(0, 255, 3000).astype(np.uint8)[None, :, None], (2000, 1, 3)))
+    for width in (8, 80, 800, 1600):
+        crop, _ = cut(wide, (1500 - width / 2, 1000 - width / 2, width, width), 16)
+        row = np.asarray(crop)[8, :, 0].astype(float)
+        assert row.mean() == pytest.approx(127.5, abs=1.5)
+        assert row[-1] - row[0] == pytest.approx(255 * 1.25 * width * 15 / 16 / 3000, abs=2.5)
+    for image, box in ((wide, (-1e7, -1e7, 1e9, 1e9)), (Image.new("RGB", (1, 1)), (0, 0, 1, 1))):
+        assert cut(image, box, 16)[0].size == (16, 16)
+
+
+def test_a_camera_that_cannot_see_its_box_gets_one_clear_sentence():
+    picture = Image.new("RGB", (200, 160))
+    for focal in (1e-300, 1e-3):
+        with pytest.raises(InputError, match="less than 180 degrees"):
+            cut(picture, (10, 10, 50, 50), 16, Camera(fx=focal, fy=focal, cx=30.0, cy=30.0))
 
 
 @pytest.mark.parametrize("box", [(0, 0, 0, 5), (300, 10, 20, 20), (0, 0, math.nan, 5), (1, 2, 3)])

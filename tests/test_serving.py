@@ -14,12 +14,14 @@ import zlib
 import pytest
 import torch
 from PIL import Image
+from scenes import CAMERA, pose_model
 from services import PNG, SIZE, InProcess, base64_of, encoded, picture, tiny_model
 
 from aquamam.baselines.classification import Classification, ClassificationConfig
 from aquamam.cli.predict import predict as command_predict
 from aquamam.errors import InputError
 from aquamam.network.model import RotationModel
+from aquamam.network.poses import look
 from aquamam.serving import schemas
 from aquamam.serving.app import ROUTES, create_app
 from aquamam.serving.batcher import Batcher, Encoded, Job
@@ -57,6 +59,21 @@ def test_predict_says_what_the_command_says(service, samples):
     (want,) = command_predict(tiny_model(), [picture()], options)
     got = service.ask("/v1/predict", samples=samples, seed=3, matrix=True)
     assert got == {"model": "tiny", **want}
+
+
+def test_a_box_and_a_camera_give_the_pose_that_the_command_gives():
+    model, image, box = pose_model(), picture(2, (120, 160)), (60, 30, 40, 50)
+    generator = torch.Generator().manual_seed(3)
+    seen = look(model, image, box, CAMERA, "opencv")
+    want = json.loads(json.dumps(seen.to_dict(200, symmetry=model.symmetry, generator=generator)))
+    with InProcess({"die": model}) as service:
+        fields = {"samples": 200, "seed": 3, "frame": "opencv"}
+        got = service.ask("/v1/predict", encoded(image), box=list(box), camera=[200, 200, 80, 60], **fields)
+        assert got == {"model": "die", **want}
+        form = {name: str(value) for name, value in fields.items()} | {"box": "60,30,40,50", "camera": "200,200,80,60"}
+        assert service.post("/v1/predict", files={"image": ("a.png", encoded(image))}, data=form).json() == got
+        schemas.PredictAnswer.model_validate(got)
+        assert "translation" not in service.ask("/v1/predict", encoded(image), box=list(box))
 
 
 def test_forms_and_json_are_the_same_request(service):
@@ -217,6 +234,13 @@ IMAGE = {"image": base64_of(PNG)}
         (422, "rotations", "log_prob", {**IMAGE, "rotations": [[0, 0, 0, float("nan")]]}),
         (422, "unit norm", "log_prob", {**IMAGE, "rotations": [[0, 0, 0, 0]]}),
         (422, "rotations", "log_prob", {**IMAGE, "rotations": [[0, 0, 1]]}),
+        (422, "positive area", "predict", {**IMAGE, "box": [1, 2, 0, 4]}),
+        (422, "must meet its image", "predict", {**IMAGE, "box": "100,200,30,40"}),
+        (422, "box", "predict", {**IMAGE, "box": "a,b"}),
+        (422, "positive focal", "predict", {**IMAGE, "box": [1, 2, 3, 4], "camera": [0, 5, 8, 8]}),
+        (422, "180 degrees", "predict", {**IMAGE, "box": [1, 2, 3, 4], "camera": [1e-9, 1e-9, 3, 3]}),
+        (422, "camera: needs a box", "predict", {**IMAGE, "camera": [5, 5, 8, 8]}),
+        (422, "frame", "predict", {**IMAGE, "box": [1, 2, 3, 4], "frame": "ros"}),
         (422, "strategy", "predict", {**IMAGE, "strategy": "luck"}),
         (422, "sampels", "predict", {**IMAGE, "sampels": 7}),
         (404, "tiny", "predict", {**IMAGE, "model": "../../etc/passwd"}),

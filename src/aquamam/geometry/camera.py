@@ -25,6 +25,7 @@ from aquamam.geometry.rotations import inverse, rotate, rotvec_to_quat
 
 MARGIN = 1.25  # side of a crop in longer sides of the box
 NOMINAL = 0.45  # apparent radius of a part in shares of the crop's side: about what crops have on average
+FINEST = 8  # samples along a pixel of a crop
 Box = tuple[float, float, float, float]  # left, top, width, height in pixels
 
 
@@ -123,6 +124,11 @@ def crop_camera(box: Box, camera: Camera) -> Crop:
     seen = rotate(inverse(turn), torch.tensor(corners, dtype=torch.float64) * flip)
     plane = seen[:, :2] / -seen[:, 2:]
     side = MARGIN * camera.focal * float((plane.amax(0) - plane.amin(0)).max())
+    if not (bool((seen[:, 2] < 0).all()) and 0 < side < math.inf):
+        raise InputError(
+            f"a camera must see its box within less than 180 degrees, got the box {box} and focal lengths {camera.fx:g}, "
+            f"{camera.fy:g}; check the camera, which is fx,fy,cx,cy in pixels."
+        )
     return Crop(turn=turn, focal=camera.focal, side=side)
 
 
@@ -139,20 +145,23 @@ def cut(
     box = check_box(box, image.size)
     camera = camera or parallel(box)
     crop = crop_camera(box, camera)
-    # one sample for each pixel of a picture large enough to shrink from without gaps
-    fine = size * max(1, math.ceil(crop.side / size))
+    # one sample for each pixel, shrunk without gaps; of a large picture the pixels are shrunk before
+    fine = size * min(FINEST, max(1, math.ceil(crop.side / size)))
+    shrunk = max(1, min(int(crop.side / fine), min(image.size)))
     place = ((np.arange(fine) + 0.5) / fine - 0.5) * crop.side / crop.focal
     x, y = np.meshgrid(place, -place)
     rays = rotate(crop.turn, torch.from_numpy(np.stack([x, y, -np.ones_like(x)], -1))).numpy()
-    pixels = _bilinear(np.asarray(image.convert("RGB")), camera.pixels(rays * np.array([1.0, -1.0, -1.0])))
+    place = camera.pixels(rays * np.array([1.0, -1.0, -1.0])) / shrunk
+    pixels = _bilinear(np.asarray(image.convert("RGB").reduce(shrunk)), place)
     return Image.fromarray(pixels).resize((size, size), Image.Resampling.BOX), crop
 
 
 def _bilinear(image: np.ndarray, place: Float64[np.ndarray, "h w 2"]) -> np.ndarray:
-    x = np.clip(place[..., 0] - 0.5, 0, image.shape[1] - 1.001)
-    y = np.clip(place[..., 1] - 0.5, 0, image.shape[0] - 1.001)
+    height, width = image.shape[:2]
+    x, y = np.clip(place[..., 0] - 0.5, 0, width - 1), np.clip(place[..., 1] - 0.5, 0, height - 1)
     j, i = x.astype(int), y.astype(int)
+    right, below = np.minimum(j + 1, width - 1), np.minimum(i + 1, height - 1)
     fx, fy = (x - j)[..., None], (y - i)[..., None]
-    upper = image[i, j] * (1 - fx) + image[i, j + 1] * fx
-    lower = image[i + 1, j] * (1 - fx) + image[i + 1, j + 1] * fx
+    upper = image[i, j] * (1 - fx) + image[i, right] * fx
+    lower = image[below, j] * (1 - fx) + image[below, right] * fx
     return np.clip(upper * (1 - fy) + lower * fy + 0.5, 0, 255).astype(np.uint8)

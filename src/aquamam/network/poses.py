@@ -10,12 +10,13 @@ import torch
 from PIL import Image
 
 from aquamam.errors import InputError
-from aquamam.geometry.camera import Camera, cut
+from aquamam.geometry.camera import Camera, Crop, cut
 from aquamam.geometry.rotations import inverse, multiply, opencv_to_opengl
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.images import to_rgb
 from aquamam.network.model import RotationModel
 from aquamam.posterior.answers import answers
+from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.frames import Rotated, check_frame
 from aquamam.posterior.poses import PoseDistribution
 
@@ -136,12 +137,24 @@ def look(
 ) -> Sighting:
     """What any model says of a box: its posterior, rotated by the ray to the part, or to the box's middle where no pose
     is told; without a camera it is as if it had looked at the box."""
-    part = part_of(model)
     picture, crop = cut(to_rgb(image), box, model.config.image_size, camera)
     with torch.no_grad():
         rotation = model([picture])
-    found, ray = None, crop.turn[None]
-    if camera is not None and part is not None and getattr(model.config, "pose", False):
+    return sighted(model, rotation, picture, crop, known=camera is not None, frame=frame)
+
+
+def sighted(
+    model: RotationModel,
+    rotation: RotationDistribution,
+    picture: Image.Image,
+    crop: Crop,
+    *,
+    known: bool,
+    frame: str = "opengl",
+) -> Sighting:
+    """What a model's posterior of a crop says in the frame of the whole camera; known: whether that is."""
+    part, found, ray = part_of(model), None, crop.turn[None]
+    if known and part is not None and getattr(model.config, "pose", False):
         found = PoseDistribution(rotation, [crop], radius=part.radius, centre=part.centre)
         ray = multiply(found.mode.rotation, inverse(rotation.mode.cpu().double()))
     if check_frame(frame) == "opencv":

@@ -147,10 +147,5 @@ def _draw_list(figure: Figure, hypotheses: Sequence[Hypothesis], part: Part, col
         figure.text(0.9, y - 0.016, far, fontsize=8, color=colours.muted, va="center")
     if (more := len(hypotheses) - len(COLOURS)) > 0:
         figure.text(0.88, 0.85 - step * len(COLOURS), f"and {more} more", fontsize=8, color=colours.muted)
-    figure.text(
-        0.033,
-        0.055,
-        "contour and axes of each mode (x red, y green, z blue), its share, and its distance along the optical axis",
-        fontsize=8,
-        color=colours.muted,
-    )
+    told = "contour and axes of each mode (x red, y green, z blue), its share, and its distance along the optical axis"
+    figure.text(0.02, 0.055, told, fontsize=8, color=colours.muted)

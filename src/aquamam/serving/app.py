@@ -127,6 +127,7 @@ class Service:
             asked, blob = await read_request(request.state.body, request.headers, kind, limits)
             served, cost = self.find(asked.model), asked.cost(limits)
             options: dict[str, Any] = {"channels": served.channels, "size": (served.size, served.size)}
+            options["asked"] = asked
             loop = asyncio.get_running_loop()
             image = await loop.run_in_executor(self.decoders, lambda: read_image(blob, limits, **options))
             job = Job(model=served.model, image=image, cost=cost, deadline=deadline, work=asked.answer)

@@ -88,14 +88,16 @@ def _json(text: bytes | str, otherwise: str) -> Any:
         raise Refusal(422, otherwise) from None
 
 
-def read_image(blob: bytes, limits: Limits, *, channels: int, size: tuple[int, int]) -> torch.Tensor:
-    """An uploaded file as the network reads it: uint8 (channels, height, width)."""
+def read_image(
+    blob: bytes, limits: Limits, *, channels: int, size: tuple[int, int], asked: Asked | None = None
+) -> torch.Tensor:
+    """An uploaded file as the network reads it: uint8 (channels, height, width), cut as the request asks."""
     try:
         with Image.open(io.BytesIO(blob), formats=FORMATS) as picture:
             width, height = picture.size
             if width * height > limits.pixels:
                 raise Refusal(413, f"image: at most {limits.pixels:,} pixels, got {width} x {height}; scale it down.")
-            return pil_to_tensor(picture, channels, size)
+            return pil_to_tensor(picture if asked is None else asked.cut(picture, size[0]), channels, size)
     except Refusal:
         raise
     except UnidentifiedImageError:

@@ -4,20 +4,27 @@ The service's OpenAPI description is made from these. The image itself stands be
 as base64 in JSON.
 """
 
+import math
 import secrets
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from PIL import Image
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, PrivateAttr
 from torch import Tensor
 
+from aquamam.errors import InputError
+from aquamam.geometry.camera import Camera, Crop, cut
 from aquamam.geometry.rotations import as_unit_quat
+from aquamam.network.images import to_rgb
+from aquamam.network.poses import sighted
 from aquamam.plotting.cloud import make_cloud
 from aquamam.posterior.answers import answers
 from aquamam.serving.batcher import Encoded
 from aquamam.serving.gate import Limits, Refusal
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Numbers = Annotated[list[FiniteFloat], BeforeValidator(lambda v: v.split(",") if isinstance(v, str) else v)]
 Quaternion = Annotated[list[FiniteFloat], Field(min_length=4, max_length=4)]
 
 
@@ -33,6 +40,10 @@ class Asked(BaseModel):
     clusters: ClassVar[bool] = False  # whether modes are found, whose cost grows with the square of the samples
 
     model: str = Field("", max_length=200, description="one of /v1/models; the first one if not given")
+
+    def cut(self, picture: Image.Image, size: int) -> Image.Image:
+        """What the network sees of a picture."""
+        return picture
 
     def cost(self, limits: Limits) -> int:
         """How many rotations the request needs, if it may have that many."""
@@ -59,9 +70,37 @@ class PredictRequest(Asked):
     strategy: Literal["greedy", "beam", "expected"] = "greedy"
     matrix: bool = Field(False, description="also give the rotation as a matrix")
     seed: Seed = Field(0, description="of the samples")
+    box: Numbers | None = Field(None, min_length=4, max_length=4, description="left, top, width, height in pixels")
+    camera: Numbers | None = Field(
+        None, min_length=4, max_length=9, description="fx, fy, cx, cy in pixels, and k1, k2, p1, p2, k3; with a box"
+    )
+    frame: Literal["opengl", "opencv"] = Field("opengl", description="of the camera, in answers about a box")
+    _cut: tuple[Image.Image, Crop] | None = PrivateAttr(None)
+
+    def cut(self, picture: Image.Image, size: int) -> Image.Image:
+        if self.box is None:
+            if self.camera is not None:
+                raise Refusal(422, "camera: needs a box.")
+            return picture
+        try:
+            fx, fy, cx, cy, *distortion = self.camera or [math.nan] * 4
+            known = Camera(fx=fx, fy=fy, cx=cx, cy=cy, distortion=tuple(distortion)) if self.camera else None
+            self._cut = cut(to_rgb(picture), self.box, size, known)
+        except InputError as error:
+            raise Refusal(422, f"box or camera: {error}") from None
+        return self._cut[0]
 
     def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
         """The same record as `aquamam predict --json` gives for the same image, samples and seed."""
+        if self._cut is not None:
+            seen = sighted(encoded.model, encoded.row(i), *self._cut, known=self.camera is not None, frame=self.frame)
+            return seen.to_dict(
+                self.samples,
+                strategy=self.strategy,
+                symmetry=encoded.model.symmetry,
+                matrix=self.matrix,
+                generator=encoded.generator(self.seed),
+            )
         if self.samples == 0 and self.strategy == "greedy":
             return encoded.plain[i].to_dict(matrix=self.matrix)
         options: dict[str, Any] = {"strategy": self.strategy, "generator": encoded.generator(self.seed)}
@@ -142,6 +181,15 @@ class FoldedAnswer(Certainty):
     order: int | None = Field(description="rotations that look the same; null for a continuous symmetry")
 
 
+class HypothesisAnswer(BaseModel):
+    quaternion_xyzw: Quaternion
+    translation: list[float] = Field(min_length=3, max_length=3)
+    score: float = Field(description="share of all probability")
+    covariance: list[list[float]] = Field(description="6 x 6: x, y, z, rotation vector, along the camera's axes")
+    kind: Literal["point", "curve", "region"]
+    frame: Literal["opengl", "opencv"]
+
+
 class PredictAnswer(Answered, Certainty):
     quaternion_xyzw: Quaternion = Field(description="object to camera, q_w >= 0")
     rotvec: list[float] = Field(description="axis times angle in radians")
@@ -151,6 +199,10 @@ class PredictAnswer(Answered, Certainty):
     typicality: float | None = Field(None, description="p-value of being like the pictures of training")
     measure: Literal["pi^2"]
     up_to_symmetry: FoldedAnswer | None = Field(None, description="the same up to the object's symmetry")
+    frame: Literal["opengl", "opencv"] | None = Field(None, description="of the camera, where a box was given")
+    translation: list[float] | None = Field(None, description="where a camera was given, by models that tell poses")
+    unit: str | None = Field(None, description="of the translation")
+    hypotheses: list[HypothesisAnswer] | None = Field(None, description="the modes' poses, best first")
 
 
 class SampleAnswer(Answered):
