@@ -139,7 +139,7 @@ if (E) parts.push(el("div", { class: "tiles" },
   tile(S.order === null ? "∞" : many(S.order), S.order === 1 ? "rotation: no symmetry" : "rotations look the same", S.name === "none" ? "" : S.name)));
 parts.push(el("h2", {}, "The part"), strip(D.views_images || [], "", "view"),
   el("h2", {}, "What it was trained on"),
-  el("p", { class: "soft" }, settings.plain ? "Clean renders in random rotations." : "Lights, backgrounds, place, size, colours, blur, noise and occluders are drawn anew for every image, for held-out ones too."),
+  el("p", { class: "soft" }, settings.plain ? "Clean renders in random rotations." : "Light, surface, background, occluders, camera and crop are drawn anew for every image, held-out ones too."),
   strip(D.examples, "small", "training image"),
   el("h2", {}, "Symmetries"),
   el("p", {}, D.part.headline + (D.part.words.length ? ":" : ".")));
