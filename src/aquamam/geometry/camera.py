@@ -126,8 +126,8 @@ def crop_camera(box: Box, camera: Camera) -> Crop:
     side = MARGIN * camera.focal * float((plane.amax(0) - plane.amin(0)).max())
     if not (bool((seen[:, 2] < 0).all()) and 0 < side < math.inf):
         raise InputError(
-            f"a camera must see its box within less than 180 degrees, got the box {box} and focal lengths {camera.fx:g}, "
-            f"{camera.fy:g}; check the camera, which is fx,fy,cx,cy in pixels."
+            f"a camera must see its box within less than 180 degrees, got the box {box} and focal lengths "
+            f"{camera.fx:g}, {camera.fy:g}; check the camera, which is fx,fy,cx,cy in pixels."
         )
     return Crop(turn=turn, focal=camera.focal, side=side)
 
