@@ -15,7 +15,7 @@ SECONDS = 10.0  # of training over which a rate is taken
 class Display:
     """The bar counts steps, or seconds where the schedule does."""
 
-    def __init__(self, config: TrainConfig, progress: Progress, quiet: bool):
+    def __init__(self, config: TrainConfig, progress: Progress, quiet: bool, *, poses: bool = False):
         self.progress, self.quiet, self.by_clock = progress, quiet, config.time_budget > 0
         total = config.time_budget if self.by_clock else config.steps if config.schedule == "cosine" else None
         self.bar = tqdm(
@@ -27,6 +27,7 @@ class Display:
         )
         self.recent: deque[float] = deque(maxlen=20)  # log-likelihoods of training batches
         self.slow = False
+        self.trained = "train, poses included," if poses else "train"  # what the loss is of
         self._mark = (progress.images, progress.elapsed)
 
     def _now(self) -> int:
@@ -67,7 +68,7 @@ class Display:
         """One line for a validation."""
         progress = self.progress
         line = f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  "
-        line += f"LL valid {log_likelihood:7.3f}  train {train:7.3f}"
+        line += f"LL valid {log_likelihood:7.3f}  {self.trained} {train:7.3f}"
         self.say(line + (f"  ceiling {ceiling:.2f}" if ceiling else ""))
 
     def close(self) -> None:

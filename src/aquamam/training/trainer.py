@@ -112,7 +112,7 @@ class Trainer:
         if progress.finished:
             return progress
         saved = tick = time.monotonic()
-        display = Display(self.config, progress, self.quiet)
+        display = Display(self.config, progress, self.quiet, poses=getattr(self.model.config, "pose", False))
         batches = self.stream.batches(start=progress.step)
         try:
             for batch in batches:
