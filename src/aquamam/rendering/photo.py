@@ -31,7 +31,6 @@ from aquamam.rendering.raster import TILE, Scene, _cover, _edges, _mix, compiled
 from aquamam.rendering.render import scene_arrays
 from aquamam.rendering.sensor import COSINES, QUANTISERS, expose
 from aquamam.rendering.shadows import light_vertices, visibility
-from aquamam.rendering.wear import COLUMNS, draw_paint, draw_wear, repaint
 
 SUPERSAMPLE = 2
 NEAREST, FARTHEST = 4.0, 15.0  # distances in radii
@@ -145,6 +144,25 @@ def _draw_window(state, box):
 
 
 @compiled
+def _draw_paint(state, paint):
+    """How the part's colours are changed: three gains, an exponent, a saturation."""
+    gain = log_uniform(state, 0.75, 1.3)
+    for c in range(3):
+        paint[c] = gain * math.exp(uniform(state, -0.12, 0.12))
+    paint[3] = log_uniform(state, 0.75, 1.35)
+    paint[4] = uniform(state, 0.6, 1.3)
+
+
+@compiled
+def _repaint(paint, red, green, blue):
+    """Linear light of a colour from 0 to 255 after the changes."""
+    r, g, b = (red / 255.0) ** (2.2 * paint[3]), (green / 255.0) ** (2.2 * paint[3]), (blue / 255.0) ** (2.2 * paint[3])
+    grey = (r + g + b) / 3.0
+    r, g, b = grey + paint[4] * (r - grey), grey + paint[4] * (g - grey), grey + paint[4] * (b - grey)
+    return max(paint[0] * r, 0.0), max(paint[1] * g, 0.0), max(paint[2] * b, 0.0)
+
+
+@compiled
 def _texel(scene, u, v, area):
     """Colour of the texture, between the two levels whose texels match the area in texels that a sample covers."""
     texels, levels = scene[5], scene[6]
@@ -175,7 +193,7 @@ def _shade(
     scene,
     normals,
     ambient,
-    wear,
+    lit_by,
     R,
     window,
     step,
@@ -197,9 +215,9 @@ def _shade(
     left, right, top, bottom = box
     share = 1.0 / (SUPERSAMPLE * SUPERSAMPLE)
     reflectance, lobe = gloss
-    red, green, blue = repaint(paint, float(colours[0, 0, 0]), float(colours[0, 0, 1]), float(colours[0, 0, 2]))
+    red, green, blue = _repaint(paint, float(colours[0, 0, 0]), float(colours[0, 0, 1]), float(colours[0, 0, 2]))
     face, footprint = -1, 0.0
-    n, reached, gain = np.empty((3, 3)), np.empty((2, 3)), np.empty((3, 3))
+    n, reached = np.empty((3, 3)), np.empty((2, 3))
     sx, sy, sz, fx, fy, fz, gx, gy, gz, hx, hy, hz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for y in range(top, bottom + 1):
         ry = ys[y]
@@ -214,11 +232,9 @@ def _shade(
                 e = _edges(p[i, 0], p[i, 1], p[i, 2], p[j, 0], p[j, 1], p[j, 2], p[k, 0], p[k, 1], p[k, 2])
                 sx, sy, sz = e[0] + e[3] + e[6], e[1] + e[4] + e[7], e[2] + e[5] + e[8]
                 for c in range(3):
-                    bent = normals[f, 0, c] + wear[i, 4 + c], normals[f, 1, c] + wear[j, 4 + c]
-                    n[c] = _mix(bent[0], bent[1], normals[f, 2, c] + wear[k, 4 + c], e)
-                    gain[c] = _mix(wear[i, 1 + c], wear[j, 1 + c], wear[k, 1 + c], e)
+                    n[c] = _mix(float(normals[f, 0, c]), float(normals[f, 1, c]), float(normals[f, 2, c]), e)
                 reached[0] = _mix(float(ambient[f, 0]), float(ambient[f, 1]), float(ambient[f, 2]), e)
-                reached[1] = _mix(wear[i, 0], wear[j, 0], wear[k, 0], e)
+                reached[1] = _mix(float(lit_by[i]), float(lit_by[j]), float(lit_by[k]), e)
                 if textured:
                     fx, fy, fz = _mix(float(uv[f, 0, 0]), float(uv[f, 1, 0]), float(uv[f, 2, 0]), e)
                     gx, gy, gz = _mix(float(uv[f, 0, 1]), float(uv[f, 1, 1]), float(uv[f, 2, 1]), e)
@@ -233,13 +249,10 @@ def _shade(
             if textured:
                 u, v = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
                 red, green, blue = _texel(scene, u, v, footprint * inverse * inverse * inverse)
-                red, green, blue = repaint(paint, red, green, blue)
+                red, green, blue = _repaint(paint, red, green, blue)
             elif coloured:
                 red, green = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
-                red, green, blue = repaint(paint, red, green, (hx * rx + hy * ry - hz) * inverse)
-            stain_r = (gain[0, 0] * rx + gain[0, 1] * ry - gain[0, 2]) * inverse
-            stain_g = (gain[1, 0] * rx + gain[1, 1] * ry - gain[1, 2]) * inverse
-            stain_b = (gain[2, 0] * rx + gain[2, 1] * ry - gain[2, 2]) * inverse
+                red, green, blue = _repaint(paint, red, green, (hx * rx + hy * ry - hz) * inverse)
             a = n[0, 0] * rx + n[0, 1] * ry - n[0, 2]
             b = n[1, 0] * rx + n[1, 1] * ry - n[1, 2]
             c_ = n[2, 0] * rx + n[2, 1] * ry - n[2, 2]
@@ -267,13 +280,13 @@ def _shade(
             rest = 1.0 - fresnel
             row, column = y // SUPERSAMPLE, x // SUPERSAMPLE
             image[0, row, column] += share * (
-                rest * stain_r * red * (around * dr + strength * key[4]) + fresnel * (around * gr + spot * key[4])
+                rest * red * (around * dr + strength * key[4]) + fresnel * (around * gr + spot * key[4])
             )
             image[1, row, column] += share * (
-                rest * stain_g * green * (around * dg + strength * key[5]) + fresnel * (around * gg + spot * key[5])
+                rest * green * (around * dg + strength * key[5]) + fresnel * (around * gg + spot * key[5])
             )
             image[2, row, column] += share * (
-                rest * stain_b * blue * (around * db + strength * key[6]) + fresnel * (around * gb + spot * key[6])
+                rest * blue * (around * db + strength * key[6]) + fresnel * (around * gb + spot * key[6])
             )
             cover[row, column] += share
 
@@ -300,7 +313,7 @@ def _photograph_all(
     side = out.shape[2]
     samples = side * SUPERSAMPLE
     vertices, (directions, seen, ambient) = scene[0], shadows
-    wear = np.empty((vertices.shape[0], COLUMNS))
+    lit_by = np.empty(vertices.shape[0])
     p, screen = np.empty((vertices.shape[0], 3)), np.empty((vertices.shape[0], 2))
     depth, owner = np.zeros((samples, samples), np.float32), np.full((samples, samples), -1, np.int32)
     floor = np.zeros((samples // TILE + 1, samples // TILE + 1), np.float32)
@@ -332,9 +345,8 @@ def _photograph_all(
         count = draw_lights(state, lights)
         draw_environment(state, roughness, 1, lights, count, diffuse, glossy)
         _own_lamp(lights, key)
-        light_vertices(directions, seen, key[:3] @ R, wear[:, 0])
-        draw_wear(state, vertices, radius, wear)
-        draw_paint(state, paint)
+        light_vertices(directions, seen, key[:3] @ R, lit_by)
+        _draw_paint(state, paint)
         image[:] = 0
         cover[:] = 0
         lobe = 1.0 / (1.0 / min(max(0.5 / (roughness * roughness), 0.6), 1500.0) + 1.0 / lights[0, 3])
@@ -343,7 +355,7 @@ def _photograph_all(
             scene,
             normals,
             ambient,
-            wear,
+            lit_by,
             R,
             (middle_x, middle_y),
             step,
