@@ -1,7 +1,7 @@
 """What labelled photographs add to a fitted part: python runs/fine_tune.py PART BOP_FOLDER OBJECT OUT [--counts 20,40]
 
-Of a BOP data set's photographs of one object, the first so many of a shuffled list are trained on and the last half is
-judged, before and after. Training starts from the fitted part, at a low rate, with mild augmentation.
+Of a BOP data set's photographs of one object, the first so many of a shuffled list are trained on; those that no count
+takes are judged, before and after. Training starts from the fitted part, at a low rate, with mild augmentation.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def main() -> None:
     assert part is not None
     whole = chosen(part, args, np.arange(len(BopDataset(args.data, "test", objects=[args.object], min_visible=0.6))))
     rows = np.random.default_rng(0).permutation(len(whole))
-    test = chosen(part, args, rows[-(len(rows) // 2) :])
+    test = chosen(part, args, rows[max(args.counts) :])
     report("as fitted", fitted, test)
     for count in args.counts:
         train = replace(
