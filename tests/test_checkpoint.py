@@ -135,7 +135,7 @@ def test_what_is_known_of_an_object_stays_with_that_object():
             return {"objects": list(self.objects)} if self.objects else {}
 
     mesh = solid("die").mesh.hash
-    known = {"view_classes": die.info["view_classes"]}
+    known = {key: die.info[key] for key in ("symmetries", "view_classes", "part")}
     assert carried_over(die, Pictures(["die"], [{"name": "die", "mesh": mesh}])) == known
     assert carried_over(die, Pictures(["die"], [{"name": "die", "mesh": "another"}])) == {}
     assert carried_over(die, Pictures(["die"])) == {}

@@ -53,4 +53,4 @@ def carried_over(start: nn.Module, data: RotationDataset) -> dict[str, Any]:
     same = before == now if before and now else not set(data.classes) & set(NAMES)
     if not same or list(info.get("classes", ())) != list(data.classes):
         return {}
-    return {key: info[key] for key in ("symmetries", "view_classes") if key in info}
+    return {key: info[key] for key in ("symmetries", "view_classes", "part") if key in info}
