@@ -43,12 +43,11 @@ def random_quats(n: int) -> np.ndarray:
 def rates(mesh: Mesh, size: int, count: int, rounds: int) -> list[float]:
     """Images per CPU second of each round, best first."""
     settings, q = RenderSettings(size=size, supersample=2), random_quats(count)
-    out = np.empty((count, size, size, 3), np.uint8)
     render(mesh, q[:1], settings)  # compiles, and builds the texture's levels
     seconds = []
     for _ in range(rounds):
         start = time.process_time()
-        render(mesh, q, settings, out=out)
+        render(mesh, q, settings)
         seconds.append(time.process_time() - start)
     return [count / s for s in sorted(seconds)]
 

@@ -8,10 +8,15 @@ import hashlib
 import numpy as np
 from jaxtyping import Float64, Int64, UInt64
 
-from aquamam.rendering.render import mix64
-
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, the step of SplitMix64
 Indices = Int64[np.ndarray, " n"]  # of examples
+
+
+def mix64(x: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
+    """The finaliser of SplitMix64: a bijection of 64-bit words in which every input bit moves every output bit."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def words(seed: int, stream: str, indices: Indices, count: int, first: int = 0) -> UInt64[np.ndarray, "n count"]:

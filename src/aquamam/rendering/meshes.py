@@ -2,11 +2,10 @@
 
 import hashlib
 import io
-import json
+import logging
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PureWindowsPath
@@ -136,14 +135,15 @@ def load_mesh(
     path = Path(path)
     if scale != "fit" and not (isinstance(scale, (int, float)) and 0 < scale < float("inf")):
         raise InputError(f"scale must be 'fit' or a positive number, got {scale!r}.")
-    axes = _UP[_one_of("up", up, _UP)]
+    if up not in _UP:
+        raise InputError(f"up must be one of {', '.join(_UP)}, got {up!r}.")
     parts = [part for piece in _read(path, untextured) if len((part := _part(piece)).corners)]
     if not parts:
         raise InputError(f"a mesh needs at least one triangle, {path} has none; point clouds are not drawn.")
     corners = np.concatenate([part.corners for part in parts])
     if not np.isfinite(corners).all():
         raise InputError(f"vertices must be finite, some in {path} are NaN or infinite; repair the mesh.")
-    corners = corners @ axes.T
+    corners = corners @ _UP[up].T
     low, high = corners.min((0, 1)), corners.max((0, 1))
     if center:
         corners = corners - (low + high) / 2
@@ -172,12 +172,6 @@ _UP = {  # rotations that take the axis to y
 }
 
 
-def _one_of(what: str, value: str, choices: Iterable[str]) -> str:
-    if value not in choices:
-        raise InputError(f"{what} must be one of {', '.join(choices)}, got {value!r}.")
-    return value
-
-
 def _why(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0] or type(error).__name__
 
@@ -186,72 +180,61 @@ def _read(path: Path, untextured: bool) -> list[Any]:
     """The file's parts as trimesh objects, moved to their places."""
     import trimesh  # here: most runs draw solids, and it takes a second to import
 
+    kind = path.suffix.lower()
     if not path.is_file():
         raise InputError(f"{path} is not there, or no file; meshes are {', '.join(FORMATS)} files.")
-    kind = _one_of(f"the extension of {path.name}", path.suffix.lower(), FORMATS)
+    if kind not in FORMATS:
+        raise InputError(f"the extension of {path.name} must be one of {', '.join(FORMATS)}, got {path.suffix!r}.")
+    logging.getLogger("trimesh").setLevel(logging.ERROR)  # what is wrong is told below
+    files: Any = _Files(path)
+    source = io.BytesIO(path.read_bytes())
+    if kind == ".obj":  # trimesh reads no comments after numbers, nor a mark of UTF-8 before the first line
+        text = source.read().decode("utf-8-sig", errors="replace")
+        source = io.BytesIO(re.sub(r"(?m)^(\s*(?:(?:v|vt|vn|f)\s[^#\n]*)?)#.*$", r"\1", text).encode())
     try:
-        if kind == ".obj":
-            text, files = _read_obj(path, untextured)
-            scene = trimesh.load_scene(io.StringIO(text), file_type="obj", resolver=files, process=False)
-        else:
-            for what, name in _references(path):  # trimesh passes over missing ones in silence
-                if what == "buffer" or not untextured:
-                    _file(path, what, name)
-            scene = trimesh.load_scene(path, process=False)
-        return [piece for piece in scene.dump() if isinstance(piece, trimesh.Trimesh)]
+        scene = trimesh.load_scene(source, kind[1:], files, process=False, skip_materials=untextured)
+        pieces = [piece for piece in scene.dump() if isinstance(piece, trimesh.Trimesh)]
     except (InputError, MemoryError):
         raise
     except Exception as error:  # trimesh raises whatever its parsers meet
-        hint = "export it anew, or in another format"
-        raise InputError(f"{path} cannot be read as {kind} ({_why(error)}); {hint}.") from error
+        raise InputError(f"{path} cannot be read as {kind} ({_why(error)}); export it anew or as .glb.") from error
+    if files.wrong:
+        raise InputError(files.wrong[0])
+    return pieces
 
 
-def _file(path: Path, what: str, name: str) -> Path:
-    """A file that a mesh file names: there, or beside the mesh, as paths of another machine mean nothing here."""
-    places = (path.parent / name, path.parent / PureWindowsPath(name).name)
-    file = next((place for place in places if place.is_file()), None)
-    if file is None:
-        hint = ", or leave textures out (untextured)" if what == "texture" else ""
-        raise InputError(f"{path} names the {what} {places[0]}, which is not there; put it there{hint}.")
-    if what == "texture":
-        try:
-            with Image.open(file) as image:
-                image.verify()
-        except (OSError, SyntaxError, ValueError) as error:
-            raise InputError(f"{path} names the texture {file}, which is no image; save it again as .png.") from error
-    return file
+class _Files:
+    """The files that a mesh file names: where it says, or beside it, as paths of another machine mean nothing here.
 
+    trimesh asks for them, and passes over what is missing or damaged in silence: `wrong` keeps it.
+    """
 
-def _read_obj(path: Path, untextured: bool) -> tuple[str, dict[str, bytes]]:
-    """The text as trimesh takes it: no comments after numbers, one material file; and what it names, by name."""
-    text = path.read_text("utf-8-sig", errors="replace")
-    text = re.sub(r"(?m)^(\s*(?:v|vt|vn|f)\s[^#\n]*)#.*$", r"\1", text)
-    named = sorted({name.strip() for name in re.findall(r"(?m)^\s*mtllib\s+(.+)$", text)})
-    materials, files = "", {}
-    for name in named:
-        try:
-            materials += _file(path, "material file", name).read_text("utf-8-sig", errors="replace") + "\n"
-        except InputError:
-            absent = f"{path} names the material file {name}, which is not there; without it, parts are grey."
-            warnings.warn(absent, stacklevel=4)
-    for name in re.findall(r"(?mi)^\s*map_kd\s+(.+)$", "" if untextured else materials):
-        files[name.strip()] = _file(path, "texture", name.strip()).read_bytes()
-    text = re.sub(r"(?m)^\s*mtllib\s.*$", "", text)
-    return f"mtllib materials\n{text}", {**files, "materials": materials.encode()}
+    def __init__(self, path: Path):
+        self.path, self.wrong = path, list[str]()
 
+    def get(self, name: str) -> bytes:
+        if name == "model.gltf":  # what trimesh looks for in a .gltf file that is none
+            raise ValueError("no JSON")
+        kind = {".mtl": "material file", ".bin": "buffer"}.get(PureWindowsPath(name).suffix.lower(), "texture")
+        places = [self.path.parent / one for one in (name, unquote(name), PureWindowsPath(unquote(name)).name)]
+        content = next((place.read_bytes() for place in places if place.is_file()), None)
+        told = f"{self.path} names the {kind} {name}, which is"
+        if content is None and kind == "material file":
+            warnings.warn(f"{told} not there; without it, parts are grey.", stacklevel=2)
+            raise FileNotFoundError(name)
+        if content is None:
+            hint = ", or leave textures out (untextured)" if kind == "texture" else ""
+            self.wrong.append(f"{told} not there; put it there{hint}.")
+        elif kind == "texture":
+            try:
+                Image.open(io.BytesIO(content)).verify()
+            except (OSError, SyntaxError, ValueError):
+                self.wrong.append(f"{told} no image; save it again as .png.")
+        if content is None or self.wrong:
+            raise InputError(self.wrong[0])
+        return content.removeprefix(b"\xef\xbb\xbf")  # a mark of UTF-8
 
-def _references(path: Path) -> Iterator[tuple[str, str]]:
-    """Kinds and names of the files that a .gltf or .ply file names."""
-    if path.suffix.lower() == ".gltf":
-        tree = json.loads(path.read_text("utf-8"))
-        for kind, key in (("buffer", "buffers"), ("texture", "images")):
-            for entry in tree.get(key, []):
-                if not entry.get("uri", "data:").startswith("data:"):
-                    yield kind, unquote(entry["uri"])
-    elif path.suffix.lower() == ".ply":
-        header = path.open("rb").read(1 << 16).partition(b"end_header")[0].decode("utf-8", errors="replace")
-        for name in re.findall(r"(?mi)^comment texturefile (.+)$", header):
-            yield "texture", name.strip()
+    __getitem__ = get
 
 
 class _Part(NamedTuple):

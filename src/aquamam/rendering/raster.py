@@ -299,7 +299,7 @@ def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner,
 
 
 @compiled
-def _draw(scene, rotations, lights, backgrounds, lens, out):
+def _draw(scene, rotations, light, backgrounds, lens, out):
     n, vertices = lens.supersample, scene.vertices
     height, width = out.shape[1] * n, out.shape[2] * n
     step = 2.0 * lens.tan_half_fov / height
@@ -310,7 +310,7 @@ def _draw(scene, rotations, lights, backgrounds, lens, out):
     floor, total = np.zeros((height // TILE + 1, width // TILE + 1), np.float32), np.zeros((out.shape[2], 4))
     p, screen = np.empty((vertices.shape[0], 3)), np.empty((vertices.shape[0], 2))
     for index in range(out.shape[0]):
-        R, light, background, image = rotations[index], lights[index], backgrounds[index], out[index]
+        R, background, image = rotations[index], backgrounds[index], out[index]
         for k in range(vertices.shape[0]):
             x, y, z = vertices[k, 0], vertices[k, 1], vertices[k, 2]
             p[k, 0] = R[0, 0] * x + R[0, 1] * y + R[0, 2] * z
@@ -329,14 +329,14 @@ def _draw(scene, rotations, lights, backgrounds, lens, out):
 
 
 def draw(
-    scene: Scene, rotations: np.ndarray, lights: np.ndarray, backgrounds: np.ndarray, lens: Lens, out: np.ndarray
+    scene: Scene, rotations: np.ndarray, light: np.ndarray, backgrounds: np.ndarray, lens: Lens, out: np.ndarray
 ) -> None:
     """Draw images into `out` (n, height, width, 3 or 4), uint8; a fourth channel takes the coverage.
 
-    rotations (n, 3, 3) and lights (n, 3), unit vectors towards the light in camera coordinates, are float64,
-    backgrounds (n, 3) are uint8.
+    rotations (n, 3, 3) and light (3,), a unit vector towards the light in camera coordinates, are float64, backgrounds
+    (n, 3) are uint8.
     """
     for _ in range(16):
         with contextlib.suppress(OSError):  # the cache cannot be written, say a full disk; what was compiled stays
-            return _draw(scene, rotations, lights, backgrounds, lens, out)
-    return _draw(scene, rotations, lights, backgrounds, lens, out)
+            return _draw(scene, rotations, light, backgrounds, lens, out)
+    return _draw(scene, rotations, light, backgrounds, lens, out)

@@ -70,73 +70,36 @@ def _is_colour(value: Any) -> bool:
 
 
 def render(
-    mesh: Mesh,
-    R: Any,
-    settings: RenderSettings | None = None,
-    *,
-    seed: int | None = None,
-    first: int = 0,
-    lights: Any = None,
-    backgrounds: Any = None,
-    alpha: bool = False,
-    out: UInt8[np.ndarray, "n h w c"] | None = None,
+    mesh: Mesh, R: Any, settings: RenderSettings | None = None, *, backgrounds: Any = None, alpha: bool = False
 ) -> UInt8[np.ndarray, "*batch h w c"]:
     """Images (*batch, H, W, 3) of a mesh under rotations R, matrices (*batch, 3, 3) or quaternions xyzw (*batch, 4).
 
     The same mesh, rotation and settings give the same bytes, whatever else is in the batch.
 
-    lights, backgrounds: one direction, one colour an image, (*batch, 3), instead of the settings'.
-    seed, first: background "random" is a function of the seed and the image's number, which starts at `first`.
+    backgrounds: one colour an image, (*batch, 3), instead of the settings'.
     alpha: a fourth channel with the share of each pixel that the object covers.
-    out: an array (n, H, W, 3 or 4), n the number of rotations, to draw into.
     """
     from aquamam.rendering import raster  # numba takes half a second to import, and many imports of this draw nothing
 
     settings = settings or RenderSettings()
     matrices, batch = _matrices(R)
-    n, (height, width) = len(matrices), settings.shape
-    shape = (n, height, width, 4 if alpha else 3)
-    if out is None:
-        out = np.empty(shape, np.uint8)
-    elif out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
-        raise InputError(f"out must be a contiguous uint8 array of shape {shape}, got {out.dtype} {out.shape}.")
-    if backgrounds is None and settings.background == "random":
-        if seed is None:
-            raise InputError("background 'random' needs a seed, got none; pass seed=0 or another integer.")
-        backgrounds = random_colours(n, seed=seed, first=first)
-    lights = _per_image("lights", settings.light if lights is None else lights, batch)
-    length = np.sqrt((lights * lights).sum(-1, keepdims=True))
-    if not ((length > 0) & np.isfinite(length)).all():
-        raise InputError("lights must be directions other than zero, got a row that is zero or not finite.")
-    backgrounds = _per_image("backgrounds", settings.background if backgrounds is None else backgrounds, (n,), batch)
+    backgrounds = settings.background if backgrounds is None else backgrounds
+    if isinstance(backgrounds, str):
+        raise InputError("background 'random' needs a colour an image, got none; pass backgrounds=(*batch, 3).")
+    try:
+        colours = np.broadcast_to(backgrounds, (*batch, 3)).reshape(-1, 3).clip(0, 255).astype(np.uint8)
+    except ValueError:
+        got = np.shape(backgrounds)
+        raise InputError(f"backgrounds must be one colour or one an image, {(*batch, 3)}, got shape {got}.") from None
+    light = np.array(settings.light, np.float64)
+    tangent = math.tan(math.radians(settings.fov_deg) / 2)
     lens = raster.Lens(
-        distance=settings.distance,
-        tan_half_fov=math.tan(math.radians(settings.fov_deg) / 2),
-        near=settings.near,
-        diffuse=settings.diffuse,
-        ambient=settings.ambient,
-        supersample=settings.supersample,
+        settings.distance, tangent, settings.near, settings.diffuse, settings.ambient, settings.supersample
     )
-    colours = backgrounds.clip(0, 255).astype(np.uint8)
-    raster.draw(
-        raster.Scene(*scene_arrays(mesh, settings.colour)), matrices, lights / length, colours, lens, np.asarray(out)
-    )
-    return out.reshape(*batch, *shape[1:])
-
-
-def mix64(x: Any) -> Any:
-    """The finaliser of SplitMix64: a bijection of 64-bit words in which every input bit moves every output bit."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def random_colours(n: int, *, seed: int, first: int = 0) -> UInt8[np.ndarray, "n 3"]:
-    """Colours of images first, first + 1, ... of a seed; each is a hash of seed and number alone."""
-    with np.errstate(over="ignore"):
-        x = np.arange(first, first + n).astype(np.uint64) + np.uint64((seed * 0xD1342543DE82EF95) % (1 << 64))
-        x = mix64((x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
-    return np.stack([(x >> np.uint64(shift)).astype(np.uint8) for shift in (56, 48, 40)], axis=-1)
+    out = np.empty((len(matrices), *settings.shape, 4 if alpha else 3), np.uint8)
+    scene = raster.Scene(*scene_arrays(mesh, settings.colour))
+    raster.draw(scene, matrices, light / np.sqrt((light * light).sum()), colours, lens, out)
+    return out.reshape(*batch, *out.shape[1:])
 
 
 def quat_to_matrix(q: Float64[np.ndarray, "n 4"]) -> Float64[np.ndarray, "n 3 3"]:
@@ -152,9 +115,7 @@ def quat_to_matrix(q: Float64[np.ndarray, "n 4"]) -> Float64[np.ndarray, "n 3 3"
 
 def _matrices(R: Any) -> tuple[Float64[np.ndarray, "n 3 3"], tuple[int, ...]]:
     """Rotations as float64 matrices (n, 3, 3), checked, and their batch shape."""
-    if hasattr(R, "detach"):  # a torch tensor, perhaps on a GPU
-        R = R.detach().cpu()
-    R = np.asarray(R, dtype=np.float64)
+    R = np.asarray(R.detach().cpu() if hasattr(R, "detach") else R, dtype=np.float64)  # perhaps a tensor on a GPU
     if R.ndim >= 2 and R.shape[-2:] == (3, 3):
         batch, R = R.shape[:-2], np.array(R.reshape(-1, 3, 3), order="C")  # a read-only view would compile anew
         error = np.abs(R @ R.swapaxes(-1, -2) - np.eye(3)).max(initial=0.0)
@@ -170,17 +131,6 @@ def _matrices(R: Any) -> tuple[Float64[np.ndarray, "n 3 3"], tuple[int, ...]]:
             raise InputError("R must hold unit quaternions xyzw, got norms other than 1; divide them by their norm.")
         return quat_to_matrix(q / norm), batch
     raise InputError(f"R must be matrices (*batch, 3, 3) or quaternions xyzw (*batch, 4), got shape {R.shape}.")
-
-
-def _per_image(name: str, values: Any, *batches: tuple[int, ...]) -> Float64[np.ndarray, "n 3"]:
-    """One row an image, from one for all or from an array of a batch's shape."""
-    values = np.asarray(values, dtype=np.float64)
-    n = math.prod(batches[0])
-    if values.shape == (3,):
-        return np.ascontiguousarray(np.broadcast_to(values, (n, 3)))
-    if values.shape not in {(*batch, 3) for batch in (*batches, (n,))}:
-        raise InputError(f"{name} must be (3,) or one row an image, ({n}, 3), got shape {values.shape}.")
-    return np.ascontiguousarray(values.reshape(n, 3))
 
 
 _SCENES: WeakKeyDictionary[Mesh, Any] = WeakKeyDictionary()  # texture levels are worth keeping between calls
@@ -224,8 +174,6 @@ def contact_sheet(
 ) -> Image.Image:
     """Images side by side, `columns` a row, each with its label below."""
     n, h, w = images.shape[:3]
-    if columns < 1:
-        raise InputError(f"columns must be at least 1, got {columns}.")
     if labels is not None and len(labels) != n:
         raise InputError(f"labels must be one an image, got {len(labels)} for {n} images.")
     columns = max(1, min(columns, n))

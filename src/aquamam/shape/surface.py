@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from scipy.ndimage import distance_transform_edt
-from scipy.spatial import ConvexHull, QhullError, cKDTree
+from scipy.ndimage import distance_transform_edt, map_coordinates
+from scipy.spatial import ConvexHull, cKDTree
 from trimesh.triangles import closest_point, points_to_barycentric
 
 from aquamam.errors import InputError
@@ -42,34 +42,21 @@ class Match(NamedTuple):
 
 
 def hull_body(points: Points) -> Body:
-    """Centroid and moments of the convex hull, of a flat sheet those of its flat hull; points on a line are refused."""
+    """Centroid and moments of the convex hull; a flat sheet is a plate without moments across it."""
     middle = points.mean(0)
     _, size, axes = np.linalg.svd(points - middle, full_matrices=False)
     if size[1] < 1e-9 * size[0] or size[0] == 0:
         raise InputError("an object must have an extent in two directions, got points on a line; repair the mesh.")
-    try:
-        hull = ConvexHull(points)
-    except (QhullError, ValueError):  # flat
-        flat = (points - middle) @ axes[:2].T
-        corners = _fan(ConvexHull(flat), flat)
-        x = (corners.sum(1, keepdims=True) - corners) / 2  # the middles of edges integrate squares over a triangle
-        inside = _moments(x, np.abs(np.linalg.det(corners[:, 1:] - corners[:, :1]))[:, None] * np.ones(3))
-        return Body(middle + inside.centroid @ axes[:2], axes[:2].T @ inside.moments @ axes[:2], np.zeros(3))
-    corners = _fan(hull, points)
+    if size[2] < 1e-9 * size[0]:
+        points = np.concatenate([points - 1e-6 * size[1] * axes[2], points + 1e-6 * size[1] * axes[2]])
+    hull = ConvexHull(points)
+    inside = np.broadcast_to(points[hull.vertices].mean(0), (len(hull.simplices), 1, 3))
+    corners = np.concatenate([inside, points[hull.simplices]], 1)  # tetrahedra that fill it
     volume = np.abs(np.linalg.det(corners[:, 1:] - corners[:, :1]))
     # Keast's five points integrate cubes over a tetrahedron
     nodes = np.concatenate([np.full((1, 4), 1 / 4), np.full((4, 4), 1 / 6) + np.eye(4) / 3])
-    return _moments(nodes @ corners, volume[:, None] * np.array([-4 / 5, *[9 / 20] * 4]))
-
-
-def _fan(hull: ConvexHull, points: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "f c d"]:
-    """Simplices that fill a hull: its faces, each with a point inside."""
-    inside = np.broadcast_to(points[hull.vertices].mean(0), (len(hull.simplices), 1, points.shape[1]))
-    return np.concatenate([inside, points[hull.simplices]], 1)
-
-
-def _moments(x: Float64[np.ndarray, "f c d"], weights: Float64[np.ndarray, "f c"]) -> Body:
-    x, share = x.reshape(-1, x.shape[-1]), (weights / weights.sum()).reshape(-1, 1)
+    x = (nodes @ corners).reshape(-1, 3)
+    share = (volume[:, None] / volume.sum() * np.array([-4 / 5, *[9 / 20] * 4])).reshape(-1, 1)
     centroid = (share * x).sum(0)
     x = x - centroid
     return Body(centroid, (share * x).T @ x, (share * (x * x).sum(-1, keepdims=True) * x).sum(0))
@@ -283,10 +270,6 @@ def _cells(points: Float64[np.ndarray, "*batch 3"]) -> Int64[np.ndarray, "*batch
 def _texels(texture: np.ndarray, uv: Float64[np.ndarray, "n 2"]) -> Points:
     """A texture between its texels, repeated; v points up."""
     height, width = texture.shape[:2]
-    x, y = uv[:, 0] * width - 0.5, (1 - uv[:, 1]) * height - 0.5
-    i, j = np.floor(x).astype(int), np.floor(y).astype(int)
-    a, b = (x - i)[:, None], (y - j)[:, None]
-    i0, i1, j0, j1 = i % width, (i + 1) % width, j % height, (j + 1) % height
-    upper = texture[j0, i0] * (1 - a) + texture[j0, i1] * a
-    lower = texture[j1, i0] * (1 - a) + texture[j1, i1] * a
-    return upper * (1 - b) + lower * b
+    place = ((1 - uv[:, 1]) * height - 0.5, uv[:, 0] * width - 0.5)
+    channels = np.moveaxis(texture, -1, 0).astype(float)
+    return np.stack([map_coordinates(channel, place, order=1, mode="grid-wrap") for channel in channels], -1)
