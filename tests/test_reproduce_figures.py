@@ -102,11 +102,10 @@ def targets() -> dict[str, comparison.Target]:
 
 @pytest.mark.parametrize("name", ["peak", "cone", "cube", "line"])
 def test_known_densities_integrate_to_one_and_match_their_draws(targets, name):
-    (known,) = targets[name].columns
-    generator = torch.Generator().manual_seed(0)
+    target, generator = targets[name], torch.Generator().manual_seed(0)
     # half draws, half uniform rotations: 2 p / (p + u) has mean one if p is normalised and the draws follow it
-    q = torch.cat([known.sample(10_000, generator), random_quat((10_000,), generator=generator)]).double()
-    p = known.truth.log_prob(q[:, None])[:, 0]
+    q = torch.cat([target.sample(10_000, generator), random_quat((10_000, 1), generator=generator)]).double()
+    p = target.density.log_prob(q)[:, 0]
     weight = 2 * torch.sigmoid(p - LOG_UNIFORM)
     assert abs(float(weight.mean()) - 1) < 4 * float(weight.std()) / math.sqrt(len(q)) + 1e-3
     # and u / (p + u), the other half, tells of the draws alone
@@ -124,12 +123,12 @@ def test_the_peaks_entropy_is_that_of_a_gaussian_of_its_spread(targets):
 
 @pytest.mark.parametrize("name", ["cone", "cube", "line"])
 def test_exact_draws_are_judged_good_and_collapsed_ones_bad(targets, name):
-    (known,) = targets[name].columns
-    good = known.judge(known.sample(4000, torch.Generator().manual_seed(1)))
+    target = targets[name]
+    good = target.judge(target.sample(4000, torch.Generator().manual_seed(1)))
     assert good["covered"] == 1
     assert good["total_variation"] < 0.08
     assert good["stray"] < 0.01
-    bad = known.judge(known.anchors[:1].expand(4000, 4))
+    bad = target.judge(target.anchors[0][:1].expand(4000, 1, 4))
     assert bad["covered"] < 0.05
     assert bad["total_variation"] > 0.9
 
@@ -137,7 +136,7 @@ def test_exact_draws_are_judged_good_and_collapsed_ones_bad(targets, name):
 def test_the_toy_is_judged_viewpoint_by_viewpoint(targets):
     toy = targets["toy"]
     pairs = toy.pairs(10, 0)
-    assert [len(known.anchors) for known in toy.columns] == [1, 2, 4, 8, 16, 32]
+    assert [len(anchors) for anchors in toy.anchors] == [1, 2, 4, 8, 16, 32]
     torch.testing.assert_close(pairs.weight.sum(0), torch.full((6,), 1 / 6).double())
     truth = toy.truth(0)["truth"]
     assert truth["covered"] > 0.98  # of 21 expected draws of a rotation ten may be missing by chance

@@ -111,11 +111,6 @@ def run(args: argparse.Namespace) -> None:
         print("\n\n".join([*map(text_of, sections), *missing, f"{args.out / 'report.html'}: the whole report"]))
     else:
         result = experiments(args)[args.experiment](args.out)
-        if args.experiment == "toy":
-            from aquamam.reproduce.samples import viewpoint_rows
-
-            for name in args.systems or ["aquamam"]:
-                print("\n".join(columns(viewpoint_rows(name, result.get(name, result)["viewpoints"]))), end="\n\n")
         files = [f"{args.experiment}.json", f"{args.experiment}.html"]
         files += [figure["file"] for figure in result["section"]["figures"]]
         print(f"{text_of(result['section'])}\n\n{args.out}: {', '.join(files)}")

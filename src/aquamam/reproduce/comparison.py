@@ -23,9 +23,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
@@ -66,78 +65,60 @@ LR = {"bingham": 2e-2, "vonmises": 2e-2, "classification": 2e-2}  # heads alone;
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """A distribution of one category, and the rotations that stand for its modes or its curve."""
-
-    anchors: Float[Tensor, "anchors 4"]  # float64
-    truth: BinghamMixture | None = None  # None: the anchors are all there is, each as probable as the others
-
-    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "count 4"]:
-        """Exact draws, xyzw."""
-        if self.truth is None:
-            return self.anchors[torch.randint(len(self.anchors), (count,), generator=generator)].float()
-        return self.truth.sample((count,), generator=generator)[:, 0]
-
-    def nearest(self, q: Float[Tensor, "n 4"]) -> tuple[Float[Tensor, "n"], Int[Tensor, "n"]]:
-        """Radians to the nearest anchor, and which one it is."""
-        found = [geodesic_angle(part.double()[:, None], self.anchors[None]).min(1) for part in q.split(4096)]
-        return torch.cat([part.values for part in found]), torch.cat([part.indices for part in found])
-
-    @cached_property
-    def shares(self) -> np.ndarray:
-        """The anchors' shares of the truth: equal where there is no spread, else from 100,000 draws."""
-        if self.truth is None:
-            return np.full(len(self.anchors), 1 / len(self.anchors))
-        nearest = self.nearest(self.sample(100_000, torch.Generator().manual_seed(99)))[1]
-        return nearest.bincount(minlength=len(self.anchors)).numpy() / len(nearest)
-
-    def judge(self, q: Float[Tensor, "n 4"]) -> dict[str, float]:
-        """Samples against the truth: distance to the modes or the curve, and how evenly these are visited."""
-        distance, nearest = self.nearest(q)
-        share = nearest.bincount(minlength=len(self.anchors)).numpy() / len(q)
-        distance = torch.rad2deg(distance)
-        return {
-            **{"median_distance_deg": float(distance.median()), "mean_distance_deg": float(distance.mean())},
-            **{"stray": float((distance > 20).double().mean()), "covered": float((share > self.shares / 2).mean())},
-            "total_variation": float(np.abs(share - self.shares).sum() / 2),
-        }
-
-
-@dataclass(frozen=True, eq=False)
 class Target:
-    """What the systems are fitted to: a distribution for each of a few categories."""
+    """What the systems are fitted to: for each of a few categories, the rotations that stand for modes or a curve."""
 
-    name: str
     about: str
-    columns: tuple[Known, ...]
+    anchors: tuple[Tensor, ...]  # (anchors, 4) of each category, float64
+    density: BinghamMixture | None = None  # of the one category; None: the anchors are all there is, equally probable
 
-    @property
-    def spread(self) -> bool:
-        """Whether there is a density."""
-        return self.columns[0].truth is not None
+    def sample(self, count: int, generator: torch.Generator) -> Float[Tensor, "count categories 4"]:
+        """Exact draws, xyzw."""
+        if self.density is not None:
+            return self.density.sample((count,), generator=generator)
+        return torch.stack([q[torch.randint(len(q), (count,), generator=generator)].float() for q in self.anchors], 1)
 
     def pairs(self, draws: int, seed: int) -> Pairs:
         """Draws to train on or to take the likelihood of, or without spread all there is."""
-        if self.spread:
-            return Pairs.uniform([self.columns[0].sample(draws, torch.Generator().manual_seed(seed))])
-        return Pairs.uniform([known.anchors.repeat(-(-16 // len(known.anchors)), 1) for known in self.columns])
+        if self.density is not None:
+            return Pairs.uniform([self.sample(draws, torch.Generator().manual_seed(seed))[:, 0]])
+        return Pairs.uniform([q.repeat(-(-16 // len(q)), 1) for q in self.anchors])
+
+    @cached_property
+    def shares(self) -> list[Tensor]:
+        """The anchors' shares of the truth: equal where there is no spread, else from 100,000 draws."""
+        if self.density is None:
+            return [torch.full((len(q),), 1 / len(q), dtype=torch.float64) for q in self.anchors]
+        return [_nearest(self.sample(100_000, torch.Generator().manual_seed(99))[:, 0], self.anchors[0])[1]]
 
     def judge(self, q: Float[Tensor, "rotations categories 4"]) -> dict[str, float]:
-        """Samples against the truth, means over the categories."""
-        each = [known.judge(q[:, i]) for i, known in enumerate(self.columns)]
-        return {key: float(np.mean([one[key] for one in each])) for key in each[0]}
+        """Samples against the truth: distance to the modes or the curve, and how evenly these are visited; means over
+        the categories."""
+        judged = []
+        for i, (anchors, true) in enumerate(zip(self.anchors, self.shares)):
+            radians, share = _nearest(q[:, i], anchors)
+            distance = torch.rad2deg(radians)
+            each = (distance.median(), distance.mean(), (distance > 20).double().mean())
+            judged.append(torch.stack([*each, (share > true / 2).double().mean(), (share - true).abs().sum() / 2]))
+        names = ("median_distance_deg", "mean_distance_deg", "stray", "covered", "total_variation")
+        return dict(zip(names, torch.stack(judged).mean(0).tolist()))
 
     def truth(self, seed: int) -> dict[str, Any]:
         """What a perfect system would get, and the entropy (volume pi^2) where there is one."""
-        generator = torch.Generator().manual_seed(seed + 7)
-        judged = self.judge(torch.stack([k.sample(DRAWN // len(self.columns), generator) for k in self.columns], 1))
-        density = self.columns[0].truth
-        if density is None:
+        judged = self.judge(self.sample(DRAWN // len(self.anchors), torch.Generator().manual_seed(seed + 7)))
+        if self.density is None:
             return {"entropy": -math.inf, "entropy_error": 0.0, "truth": {**judged, "log_likelihood": math.inf}}
-        entropy = density.entropy(100_000, generator=torch.Generator().manual_seed(1))
-        log_likelihood = float(density.log_prob(self.pairs(HELD_OUT, seed + OTHER).q).mean())
-        truth = {**judged, "log_likelihood": log_likelihood}
+        entropy = self.density.entropy(100_000, generator=torch.Generator().manual_seed(1))
+        truth = {**judged, "log_likelihood": float(self.density.log_prob(self.pairs(HELD_OUT, seed + OTHER).q).mean())}
         return {"entropy": float(entropy.value), "entropy_error": float(entropy.standard_error), "truth": truth}
+
+
+def _nearest(
+    q: Float[Tensor, "n 4"], anchors: Float[Tensor, "anchors 4"]
+) -> tuple[Float[Tensor, "n"], Float[Tensor, "anchors"]]:
+    """Radians to the nearest anchor, and the anchors' shares."""
+    distance, which = zip(*(geodesic_angle(part.double()[:, None], anchors).min(1) for part in q.split(4096)))
+    return torch.cat(distance), torch.cat(which).bincount(minlength=len(anchors)).double() / len(q)
 
 
 def _mixture(centres: Float[Tensor, "components 4"], free: int = 1) -> BinghamMixture:
@@ -163,17 +144,16 @@ def targets() -> dict[str, Target]:
     line = multiply(base, _about_z(torch.linspace(-90, 90, 61)))
     circle = multiply(base, _about_z(torch.arange(0, 360, 5)))
     pairs = toy_pairs()
+    toy = tuple(pairs.of(i) for i in range(pairs.categories))
     spread = f"spread {math.degrees(SPREAD):.0f}°"
-    toy = tuple(Known(pairs.of(i)) for i in range(pairs.categories))
-    every = (
-        Target("peak", f"one rotation, {spread}", (Known(base, _mixture(base)),)),
-        Target("cone", f"all rotations about an axis, {spread}", (Known(circle, _mixture(base, free=2)),)),
-        Target("cube", f"24 rotations of a cube, {spread} each", (Known(cube, _mixture(cube)),)),
-        Target("line", f"rotations by -90° to 90° about an axis, {spread}", (Known(line, _mixture(line)),)),
-        Target("point", "one rotation, no spread", (Known(base),)),
-        Target("toy", "1, 2, 4, 8, 16 and 32 rotations of six viewpoints, no spread", toy),
-    )
-    return {target.name: target for target in every}
+    return {
+        "peak": Target(f"one rotation, {spread}", (base,), _mixture(base)),
+        "cone": Target(f"all rotations about an axis, {spread}", (circle,), _mixture(base, free=2)),
+        "cube": Target(f"24 rotations of a cube, {spread} each", (cube,), _mixture(cube)),
+        "line": Target(f"rotations by -90° to 90° about an axis, {spread}", (line,), _mixture(line)),
+        "point": Target("one rotation, no spread", (base,)),
+        "toy": Target("1, 2, 4, 8, 16 and 32 rotations of six viewpoints, no spread", toy),
+    }
 
 
 def run(
@@ -202,15 +182,15 @@ def run(
     }
     there = json.loads(file.read_text()) if file.exists() else {}
     result: dict[str, Any] = there if settings.items() <= there.items() else {**settings, "distributions": {}}
-    work = [(every[target], system) for target in distributions or every for system in systems or SYSTEMS]
-    for target, system in tqdm(work, desc="comparison", unit="fit", disable=None):
-        if target.name not in result["distributions"]:
-            anchors = sum(len(known.anchors) for known in target.columns)
-            about = {"about": target.about, "anchors": anchors, **target.truth(seed)}
-            result["distributions"][target.name] = {**about, "systems": {}}
-        entry = result["distributions"][target.name]
-        if system not in entry["systems"]:
-            entry["systems"][system] = fit_and_judge(system, target, seconds, seed)
+    work = [(target, system) for target in distributions or every for system in systems or SYSTEMS]
+    for name, system in tqdm(work, desc="comparison", unit="fit", disable=None):
+        target = every[name]
+        if name not in result["distributions"]:
+            about = {"about": target.about, "anchors": sum(map(len, target.anchors)), **target.truth(seed)}
+            result["distributions"][name] = {**about, "systems": {}}
+        done = result["distributions"][name]["systems"]
+        if system not in done:
+            done[system] = fit_and_judge(system, target, seconds, seed)
             write_json(file, result)  # a stopped run goes on from here
     return result
 
@@ -218,17 +198,27 @@ def run(
 def fit_and_judge(name: str, target: Target, seconds: float, seed: int) -> dict[str, Any]:
     """One system on one target."""
     kind, config = SYSTEMS[name]
-    categories = len(target.columns)
+    categories, spread = len(target.anchors), target.density is not None
     torch.manual_seed(seed)
     model = build(kind, {**config, "categories": categories})
-    batches: Any = {"batches": "sampled" if target.spread else "expected", "batch_size": BATCH, "seconds": seconds}
-    recipe = replace(PLAIN, **batches, lr=LR.get(kind, 2e-3), decay="cosine", warm_up=0.05, beta2=0.99, clip=10.0)
-    recipe = replace(recipe, smear=True, seed=seed)
+    recipe = replace(
+        PLAIN,
+        batches="sampled" if spread else "expected",
+        batch_size=BATCH,
+        seconds=seconds,
+        lr=LR.get(kind, 2e-3),
+        decay="cosine",
+        warm_up=0.05,
+        beta2=0.99,
+        clip=10.0,
+        smear=True,
+        seed=seed,
+    )
     fit = Fit(model, target.pairs(POOL, seed), recipe).run()
     held_out, images = target.pairs(HELD_OUT, seed + OTHER), torch.arange(categories)
     with torch.no_grad():
         posterior = model(images)
-        if kind == "ipdf" and not target.spread:
+        if kind == "ipdf" and not spread:
             # only a grid through the truth can be compared with a ceiling when scores are sharper than the grid
             posterior = model.posterior(images, normaliser="truth", level=ROTATED_LEVEL)  # type: ignore[call-arg]
         log_p, scoring = _timed(lambda: posterior.log_prob(held_out.q).double())
@@ -236,7 +226,7 @@ def fit_and_judge(name: str, target: Target, seconds: float, seed: int) -> dict[
         q, drawing = _timed(lambda: posterior.sample((count,), generator=torch.Generator().manual_seed(seed)))
     return {
         "log_likelihood": held_out.mean(log_p),
-        "standard_error": float(log_p.std()) / math.sqrt(len(log_p)) if target.spread else 0.0,
+        "standard_error": float(log_p.std()) / math.sqrt(len(log_p)) if spread else 0.0,
         "ceiling": float(posterior.ceiling),
         **target.judge(q),
         "steps": len(fit.curve),
@@ -281,26 +271,6 @@ def markdown(result: dict[str, Any]) -> str:
 
 # --- throughput against IPDF (Section 4.2: 52 times on a GPU) on this machine, with one small encoder for both --------
 
-Seconds = dict[str, list[float]]
-REPEATS = {"aquamam": 10, "ipdf": 1}  # in each round: ours takes milliseconds
-
-
-def interleaved(works: dict[str, Callable[[], object]], rounds: int) -> tuple[Seconds, Seconds]:
-    """Wall-clock and CPU seconds of works in alternation, so that a noisy machine troubles all equally."""
-    wall: Seconds = {name: [] for name in works}
-    cpu: Seconds = {name: [] for name in works}
-    with tqdm(total=(rounds + 1) * len(works), desc="throughput", unit="run", disable=None) as bar:
-        for i in range(rounds + 1):
-            for name, work in works.items():
-                for _ in range(REPEATS[name.split("_")[0]]):
-                    start, cpu_start = time.perf_counter(), time.process_time()
-                    work()
-                    if i:
-                        wall[name].append(time.perf_counter() - start)
-                        cpu[name].append(time.process_time() - cpu_start)
-                bar.update()
-    return wall, cpu
-
 
 def throughput(out: Path, *, level: int = 5, rounds: int = 3, seed: int = 0) -> dict[str, Any]:
     """Time both systems on one image; returns what OUT/throughput.json holds."""
@@ -314,17 +284,27 @@ def throughput(out: Path, *, level: int = 5, rounds: int = 3, seed: int = 0) -> 
         "ipdf_likelihood": lambda: ipdf.posterior(image, normaliser="truth").log_prob(q),  # type: ignore[call-arg]
         "ipdf_prediction": lambda: ipdf(image).mode,
     }
+    wall: dict[str, list[float]] = {name: [] for name in works}
+    cpu: dict[str, list[float]] = {name: [] for name in works}
     with torch.inference_mode():
-        wall, cpu = interleaved(works, rounds)
+        # in alternation, so that a noisy machine troubles all equally; the first round warms up
+        for i in tqdm(range(rounds + 1), desc="throughput", unit="round", disable=None):
+            for name, work in works.items():
+                for _ in range(10 if name.startswith("aquamam") else 1):  # ours takes milliseconds
+                    start, cpu_start = time.perf_counter(), time.process_time()
+                    work()
+                    if i:
+                        wall[name].append(time.perf_counter() - start)
+                        cpu[name].append(time.process_time() - cpu_start)
     median, median_cpu = ({name: statistics.median(of[name]) for name in works} for of in (wall, cpu))
-    result: dict[str, Any] = {
-        "grid": grid_size(level),
-        "rounds": rounds,
-        "threads": torch.get_num_threads(),
-        "seed": seed,
+
+    def ratio(of: dict[str, float]) -> dict[str, float]:
+        return {what: of[f"ipdf_{what}"] / of[f"aquamam_{what}"] for what in ("likelihood", "prediction")}
+
+    result = {
+        **{"grid": grid_size(level), "rounds": rounds, "threads": torch.get_num_threads(), "seed": seed},
+        **{"rounds_seconds": wall, "median_seconds": median, "median_cpu_seconds": median_cpu},
+        **{"ratio": ratio(median), "cpu_ratio": ratio(median_cpu)},
+        "parameters": {"aquamam": ours.parameter_count, "ipdf": ipdf.parameter_count},
     }
-    result |= {"rounds_seconds": wall, "median_seconds": median, "median_cpu_seconds": median_cpu}
-    for name, of in (("ratio", median), ("cpu_ratio", median_cpu)):
-        result[name] = {what: of[f"ipdf_{what}"] / of[f"aquamam_{what}"] for what in ("likelihood", "prediction")}
-    result["parameters"] = {"aquamam": ours.parameter_count, "ipdf": ipdf.parameter_count}
     return finish(out, "throughput", result)

@@ -26,6 +26,7 @@ from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import as_unit_quat
 from aquamam.network.model import AQuaMaM, RotationModel
 from aquamam.training.config import TrainConfig
+from aquamam.training.runfolder import Progress
 
 SAVE_EVERY = 20.0  # seconds between two saved states
 PATIENCE = 5  # plateau: epochs without improvement before the rate is halved
@@ -166,8 +167,6 @@ PAPER = replace(PLAIN, batches="sampled", steps=624 * 313, lr=1e-4, decay="plate
 class Fit:
     """One fit of a model to pairs; `curve` holds the loss before each step, AQuaMaM's NLL of a sentence."""
 
-    kept = ("curve", "seconds", "cpu_seconds", "factor", "best", "bad_epochs", "idle_halvings")  # in a saved state
-
     def __init__(
         self, model: RotationModel, data: Pairs, config: FitConfig, state: Path | None = None, device: str = "cpu"
     ):
@@ -177,15 +176,14 @@ class Fit:
         parts.append((list(model.parameters(recurse=False)), 1.0))
         groups = [{"params": parameters, "scale": scale} for parameters, scale in parts]
         self.optimizer = torch.optim.Adam(groups, config.lr, betas=(0.9, config.beta2), eps=config.eps, fused=True)
-        self.identity = {"fit": asdict(config), "model": model.config.to_dict()}
         self.curve: list[float] = []
         self.seconds = self.cpu_seconds = 0.0  # of all sessions; on a shared machine the second is the fairer
-        self.factor, self.best, self.bad_epochs, self.idle_halvings = 1.0, math.inf, 0, 0  # plateau
+        self.epochs = Progress()  # plateau: the best loss, and what was halved for nothing
 
     @property
     def progress(self) -> float:
         """Share of the fit that is done; also 1 when the rate was halved twice in a row for nothing (plateau)."""
-        if self.idle_halvings >= 2:
+        if self.epochs.idle_halvings >= 2:
             return 1.0
         return self.cpu_seconds / self.config.seconds if self.config.seconds else len(self.curve) / self.config.steps
 
@@ -208,24 +206,23 @@ class Fit:
 
     def step(self, step: int) -> float:
         """One optimiser step; returns the loss before it: exact and expected, or of a batch."""
-        if self.config.decay == "plateau" and step and step % self.config.epoch == 0:
+        config, epochs = self.config, self.epochs
+        if config.decay == "plateau" and step and step % config.epoch == 0:
             with torch.no_grad():
-                self.look_for_plateau(float(self.loss(self.data, step)))
+                if not epochs.improved(-float(self.loss(self.data, step))) and epochs.bad_epochs == PATIENCE:
+                    epochs.halve()
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.rate(self.progress) * self.factor * group["scale"]
-        loss = self.loss(self.batch(step), step)
+            group["lr"] = config.rate(self.progress) * 0.5**epochs.halvings * group["scale"]
+        pairs = self.data
+        if config.batches == "sampled":  # a function of seed and step: there is nothing random to save
+            pairs = pairs.batch(config.batch_size, np.random.default_rng([config.seed, step]))
+        loss = self.loss(pairs, step)
         self.optimizer.zero_grad()
         loss.backward()
-        if self.config.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        if config.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         self.optimizer.step()
         return float(loss.detach())
-
-    def batch(self, step: int) -> Pairs:
-        """What a step trains on, a function of seed and step: there is nothing random to save."""
-        if self.config.batches == "expected":
-            return self.data
-        return self.data.batch(self.config.batch_size, np.random.default_rng([self.config.seed, step]))
 
     def loss(self, pairs: Pairs, step: int) -> Float[Tensor, ""]:
         """The mean loss of pairs."""
@@ -239,20 +236,11 @@ class Fit:
         images, q = torch.arange(pairs.categories), pairs.q.to(self.device)
         return self.model.loss(images, q, weights=weights, smoothing=width, generator=generator)
 
-    def look_for_plateau(self, loss: float) -> None:
-        """Halve the rate after five epochs in which the expected loss did not improve."""
-        if loss < self.best:
-            self.best, self.bad_epochs, self.idle_halvings = loss, 0, 0
-            return
-        self.bad_epochs += 1
-        if self.bad_epochs == PATIENCE:
-            self.factor, self.bad_epochs, self.idle_halvings = self.factor / 2, 0, self.idle_halvings + 1
-
     def save(self) -> None:
         """Write the state atomically, if there is a place for it."""
         if self.state is not None:
-            blob, values = io.BytesIO(), {key: getattr(self, key) for key in self.kept}
-            torch.save([self.identity, values, self.model.state_dict(), self.optimizer.state_dict()], blob)
+            blob, values = io.BytesIO(), [self.curve, self.seconds, self.cpu_seconds, asdict(self.epochs)]
+            torch.save([self._identity(), values, self.model.state_dict(), self.optimizer.state_dict()], blob)
             write_bytes(self.state, blob.getbuffer())
 
     def resume(self) -> None:
@@ -260,12 +248,16 @@ class Fit:
         if self.state is None or not self.state.exists():
             return
         identity, values, weights, moments = torch.load(self.state, map_location=self.device, weights_only=True)
-        if identity != self.identity:
+        if identity != self._identity():
             hint = "choose another --out, or delete it to start afresh"
             raise InputError(f"{self.state} is of a run with other settings; {hint}.")
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(moments)
-        vars(self).update(values)
+        self.curve, self.seconds, self.cpu_seconds, epochs = values
+        self.epochs = Progress(**epochs)
+
+    def _identity(self) -> dict[str, Any]:
+        return {"fit": asdict(self.config), "model": self.model.config.to_dict()}
 
     def costs(self) -> dict[str, Any]:
         """What the fit took, for a result."""

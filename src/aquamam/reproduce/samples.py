@@ -91,17 +91,6 @@ def verdict(viewpoints: list[dict[str, Any]]) -> str:
     return f"{test}; {which} where sampling the truth gives {of_truth}"
 
 
-def viewpoint_rows(system: str, viewpoints: list[dict[str, Any]]) -> list[list[str]]:
-    """The test viewpoint by viewpoint, as a table; "exact TV" and "stray mass" are what the model itself says."""
-    head = [system, "modes", "samples", "total variation", "of truth", "chi-square p", "distance (deg)"]
-    rows = [head + (["exact TV", "stray mass"] if "stray" in viewpoints[0] else [])]
-    for v in viewpoints:
-        row = [f"viewpoint {v['viewpoint']}", str(len(v["counts"])), f"{v['samples']:,}", f"{v['total_variation']:.4f}"]
-        row += [f"{v['total_variation_of_truth']:.4f}", f"{v['p_value']:.3f}", f"{v['mean_distance_deg']:.3f}"]
-        rows.append(row + ([f"{v['exact_total_variation']:.1e}", f"{v['stray']:.1e}"] if "stray" in v else []))
-    return rows
-
-
 def draw_shares(path: Path, system: str, viewpoints: list[dict[str, Any]]) -> None:
     """Six panels of sampled shares of the modes against the uniform truth (Figure 6)."""
     with drawing(path, 9.6, 5.6) as figure:
