@@ -15,7 +15,6 @@ from aquamam.cli.main import main
 from aquamam.data.loaders.bop import BopDataset, read_instances
 from aquamam.errors import InputError
 from aquamam.evaluation.bop import (
-    Errors,
     Motion,
     Recalls,
     Result,
@@ -146,12 +145,12 @@ def test_continuous_symmetries_are_discretised_by_a_hundredth_of_the_diameter():
 
 
 def test_recalls_match_each_instance_once_and_count_the_missed():
-    def errors(values) -> Errors:
+    def errors(values) -> np.ndarray:
         array = np.array(values, float).reshape(len(values), -1)
-        return Errors(array, 100 * array, array)
+        return np.stack([array, 100 * array, array])
 
     near = errors([[0.12, 0.9], [0.13, 0.8]])  # both estimates lie at the first instance
-    recalls = Recalls.of([near, errors([[0.02]]), Errors(*np.empty((3, 0, 1)))])
+    recalls = Recalls.of([near, errors([[0.02]]), np.empty((3, 0, 1))])
     assert recalls.instances == 4
     assert recalls.mssd_20 == 0.5
     assert recalls.add == 0.25

@@ -137,12 +137,9 @@ def read_results(path: Path) -> list[Result]:
 # --- recalls ----------------------------------------------------------------------------------------------------------
 
 
-class Errors(NamedTuple):
-    """Of the estimates (rows, best score first) of an object in an image against its instances there."""
-
-    mssd: Float64[np.ndarray, "estimates truths"]  # in diameters
-    mspd: Float64[np.ndarray, "estimates truths"]  # in pixels of an image 640 wide
-    add: Float64[np.ndarray, "estimates truths"]  # in diameters; ADD-S of symmetric objects
+# Of the estimates (rows, best score first) of an object in an image against its instances there: MSSD in diameters,
+# MSPD in pixels of an image 640 wide, ADD (of symmetric objects ADD-S) in diameters.
+Errors = Float64[np.ndarray, "3 _estimates _truths"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,19 +155,13 @@ class Recalls:
 
     @classmethod
     def of(cls, errors: Sequence[Errors]) -> "Recalls":
-        count = sum(one.mssd.shape[1] for one in errors)
-
-        def share(name: str, threshold: float) -> float:
-            return sum(matched(getattr(one, name), threshold) for one in errors) / max(count, 1)
-
-        return cls(
-            instances=count,
-            mssd=float(np.mean([share("mssd", x) for x in DIAMETERS])),
-            mspd=float(np.mean([share("mspd", x) for x in PIXELS])),
-            add=share("add", ADD_DIAMETERS),
-            mssd_20=share("mssd", 0.2),
-            mspd_20=share("mspd", 20.0),
+        count = sum(one.shape[2] for one in errors)
+        mssd, mspd, add = (
+            [sum(matched(one[i], threshold) for one in errors) / max(count, 1) for threshold in thresholds]
+            for i, thresholds in enumerate(((*DIAMETERS, 0.2), (*PIXELS, 20.0), (ADD_DIAMETERS,)))
         )
+        averages = {"mssd": float(np.mean(mssd[:-1])), "mspd": float(np.mean(mspd[:-1]))}
+        return cls(instances=count, **averages, add=add[0], mssd_20=mssd[-1], mspd_20=mspd[-1])
 
     @classmethod
     def mean(cls, parts: Sequence["Recalls"]) -> "Recalls":
@@ -216,9 +207,9 @@ def judge(
         estimates[result.scene, result.image, result.object].append(result)
     infos, found = read_infos(root), {}
     for number in wanted:
-        shape = Shape.read(root, number, infos.get(label_of(number), {}))
+        shape = read_shape(root, number, infos.get(label_of(number), {}))
         mine = [(value, estimates[key]) for key, value in truths.items() if key[2] == number]
-        found[number] = Recalls.of([shape.errors(a, b, _width(root, split, a[0]) / 640) for a, b in mine])
+        found[number] = Recalls.of([pose_errors(shape, a, b, _width(root, split, a[0]) / 640) for a, b in mine])
     return found
 
 
@@ -229,29 +220,32 @@ class Shape(NamedTuple):
     diameter: float
     symmetries: list[Motion]
 
-    @classmethod
-    def read(cls, root: Path, number: int, info: Mapping[str, Any]) -> "Shape":
-        files = [root / folder / f"{label_of(number)}.ply" for folder in ("models_eval", "models")]
-        file = next((file for file in files if file.is_file()), None)
-        if file is None:
-            raise InputError(f"BOP's metrics need the mesh of object {number}, and there is none at {files[1]}.")
-        if "diameter" not in info:
-            raise InputError(f"models_info.json of {root} must tell the diameter of object {number}.")
-        points = load_mesh(file, scale=1.0, center=False, untextured=True).vertices
-        return cls(np.unique(points, axis=0), float(info["diameter"]), symmetry_motions(info))
 
-    def errors(self, truths: Sequence[Instance], estimates: Sequence[Result], scale: float) -> Errors:
-        """scale: the image's width in 640 pixels. As many estimates count as there are instances."""
-        best = sorted(estimates, key=lambda one: -one.score)[: len(truths)]
-        errors = np.empty((3, len(best), len(truths)))
-        nearest = add_s if len(self.symmetries) > 1 else add
-        for i, one in enumerate(best):
-            for j, truth in enumerate(truths):
-                true = Motion(np.reshape(truth.R, (3, 3)), np.array(truth.t))
-                errors[0, i, j] = mssd(self.points, one.pose, true, self.symmetries) / self.diameter
-                errors[1, i, j] = mspd(self.points, truth.camera, one.pose, true, self.symmetries) / scale
-                errors[2, i, j] = nearest(self.points, one.pose, true) / self.diameter
-        return Errors(*errors)
+def read_shape(root: Path, number: int, info: Mapping[str, Any]) -> Shape:
+    """An object's mesh and its entry in models_info.json."""
+    files = [root / folder / f"{label_of(number)}.ply" for folder in ("models_eval", "models")]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        raise InputError(f"BOP's metrics need the mesh of object {number}, and there is none at {files[1]}.")
+    if "diameter" not in info:
+        raise InputError(f"models_info.json of {root} must tell the diameter of object {number}.")
+    points = load_mesh(file, scale=1.0, center=False, untextured=True).vertices
+    return Shape(np.unique(points, axis=0), float(info["diameter"]), symmetry_motions(info))
+
+
+def pose_errors(shape: Shape, truths: Sequence[Instance], estimates: Sequence[Result], scale: float) -> Errors:
+    """scale: the image's width in 640 pixels. As many estimates count as there are instances."""
+    points, diameter, symmetries = shape
+    best = sorted(estimates, key=lambda one: -one.score)[: len(truths)]
+    errors = np.empty((3, len(best), len(truths)))
+    distance = add_s if len(symmetries) > 1 else add
+    for i, one in enumerate(best):
+        for j, truth in enumerate(truths):
+            true = Motion(np.reshape(truth.R, (3, 3)), np.array(truth.t))
+            surface = mssd(points, one.pose, true, symmetries) / diameter
+            projected = mspd(points, truth.camera, one.pose, true, symmetries) / scale
+            errors[:, i, j] = surface, projected, distance(points, one.pose, true) / diameter
+    return errors
 
 
 def _width(root: Path, split: str, one: Instance) -> int:

@@ -50,16 +50,16 @@ def evaluate(
     leaves them out. strategies: of "greedy", "beam" and "expected", the first of which gives the headline errors; None
     takes all that the model has.
     """
-    unknown = [name for name in strategies or () if name not in STRATEGIES]
-    named = f"strategies are {', '.join(STRATEGIES)}, got {', '.join(unknown) or 'none'}."
+    chosen = STRATEGIES if strategies is None else strategies
+    named = f"strategies are {', '.join(STRATEGIES)}, got {', '.join(chosen) or 'none'}."
     no_samples = "the strategy expected chooses among samples; ask for some, or leave it out."
     for wrong, sentence in (
         (not dataset.endless and len(dataset) == 0, "the data set is empty; choose another split."),
         (limit is not None and limit < 1, f"at least 1 image is needed, got a limit of {limit}."),
         (batch_size < 1, f"a batch holds at least 1 image, got {batch_size}."),
         (samples < 0, f"samples must not be negative, got {samples}; 0 leaves out what needs them."),
-        (unknown or (strategies is not None and not strategies), named),
-        ("expected" in (strategies or ()) and not samples, no_samples),
+        (not chosen or not set(chosen) <= set(STRATEGIES), named),
+        (strategies is not None and "expected" in strategies and not samples, no_samples),
     ):
         if wrong:
             raise InputError(sentence)
@@ -100,8 +100,8 @@ def evaluate(
         threads=torch.get_num_threads(),
         processes=world,
     )
-    rest: dict[str, Any] = {"throughput": throughput, "samples": samples, "seed": seed, "unreadable": unreadable}
-    return _conclude(judged, dataset, worst=worst, **rest)
+    rest = {"throughput": throughput, "samples": samples, "seed": seed, "unreadable": unreadable}
+    return _conclude(judged, dataset, worst, **rest)
 
 
 class _Judged(NamedTuple):
@@ -120,10 +120,10 @@ def _judge(
     """The numbers of each image of a batch, the rates at which they were found, and the ceiling."""
     if not len(batch):
         return _Judged(batch.unreadable, {}, {}, -math.inf)
-    batch, clock, count = batch.to(model.device), _Clock(model.device), len(batch)
+    batch, count = batch.to(model.device), len(batch)
     truths, counts = _equivalents(batch, dataset)
-    posterior: RotationDistribution = clock("encode", model, batch.images)
-    log_p = clock("likelihoods", posterior.log_prob, truths.transpose(0, 1))
+    posterior, encoding = _timed(model, batch.images)
+    log_p, scoring = _timed(posterior.log_prob, truths.transpose(0, 1))
     columns: Columns = {
         "index": torch.tensor(batch.indices),
         "label": torch.tensor([dataset.classes.index(label) for label in batch.labels]),
@@ -131,10 +131,10 @@ def _judge(
         "log_likelihood": metrics.image_log_likelihood(log_p.double(), counts),
         "truth": batch.rotations[:, 0],
     }
-    rates = {"likelihoods": clock.rate(log_p.numel(), "likelihoods")}
+    rates = {"likelihoods": log_p.numel() / (encoding + scoring)}
     if samples:
-        drawn = clock("samples", draw, posterior, batch, samples, seed)
-        rates["samples"] = clock.rate(count * samples, "samples")
+        drawn, drawing = _timed(draw, posterior, batch, samples, seed)
+        rates["samples"] = count * samples / (encoding + drawing)
         distance = _errors(drawn.q, batch, dataset)
         columns["spread"] = distance.mean(0)
         columns["found"] = (distance <= math.radians(NEAR_DEG)).float().mean(0)
@@ -148,15 +148,26 @@ def _judge(
     lacks |= set() if samples else {"expected"}
     for name in strategies or [name for name in STRATEGIES if name not in lacks]:
         if name == "expected":  # what predict("expected") does, with the samples at hand
-            predicted = clock(name, least_expected_error, drawn.q)
+            predicted, seconds = _timed(least_expected_error, drawn.q)
+            seconds += drawing
         else:
-            predicted = clock(name, posterior.predict, name)
-        rates[name] = clock.rate(count, name, *["samples"] * (name == "expected"))
+            predicted, seconds = _timed(posterior.predict, name)
+        rates[name] = count / (encoding + seconds)
         columns[f"prediction.{name}"] = predicted = predicted.to(batch.rotations)
         columns[f"error.{name}"] = _errors(predicted, batch, dataset)
         columns[f"plain.{name}"] = metrics.rotation_error(predicted, batch.rotations[:, :1])
     kept = {name: c.cpu().double() if c.is_floating_point() else c.cpu() for name, c in columns.items()}
     return _Judged(batch.unreadable, kept, rates, float(posterior.ceiling))
+
+
+def _timed(function: Any, *args: Any) -> tuple[Any, float]:
+    """What a function returns, and its seconds."""
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait()
+    start = time.perf_counter()
+    result = function(*args)
+    wait()
+    return result, time.perf_counter() - start
 
 
 def _equivalents(batch: Batch, dataset: RotationDataset) -> tuple[Tensor, Tensor]:
@@ -190,27 +201,7 @@ def _rows(batch: Batch, dataset: RotationDataset) -> Iterator[tuple[Tensor, Symm
         yield torch.tensor(rows, device=batch.rotations.device), dataset.symmetry(label)
 
 
-class _Clock:
-    """Seconds of each call by name."""
-
-    def __init__(self, device: torch.device):
-        self.wait = (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None)
-        self.seconds: dict[str, float] = {}
-
-    def __call__(self, name: str, function: Any, *args: Any) -> Any:
-        self.wait()
-        start = time.perf_counter()
-        result = function(*args)
-        self.wait()
-        self.seconds[name] = time.perf_counter() - start
-        return result
-
-    def rate(self, count: int, *names: str) -> float:
-        """So many a second, encoding included."""
-        return count / sum(self.seconds[name] for name in ("encode", *names))
-
-
-def _conclude(judged: list[_Judged], dataset: RotationDataset, *, worst: int, **rest: Any) -> Evaluation:
+def _conclude(judged: list[_Judged], dataset: RotationDataset, worst: int, **rest: Any) -> Evaluation:
     """Figures of the whole and of each class, and the cases to look at."""
     order = torch.cat([one.columns["index"] for one in judged]).argsort()  # of the data, whichever process had them
     columns = {name: torch.cat([one.columns[name] for one in judged])[order] for name in judged[0].columns}

@@ -6,7 +6,6 @@ looks the same under several rotations, all of them are true: `truths` lists the
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -35,15 +34,10 @@ def rotation_error(
     return listed if group is None else torch.minimum(listed, group.distance(truths[..., 0, :], q))
 
 
-class Coverage(NamedTuple):
-    """How many truths lie in the highest-density regions of each level, and the binomial standard errors."""
-
-    share: Float[Tensor, "levels"]
-    standard_error: Float[Tensor, "levels"]
-
-
-def coverage(pit: Float[Tensor, "n"], levels: Sequence[float]) -> Coverage:
-    """Share of truths inside the highest-density regions of these levels."""
+def coverage(
+    pit: Float[Tensor, "n"], levels: Sequence[float]
+) -> tuple[Float[Tensor, "levels"], Float[Tensor, "levels"]]:
+    """Share of truths inside the highest-density regions of these levels, and its binomial standard errors."""
     inside = pit.double() <= torch.tensor(levels, dtype=torch.float64, device=pit.device)[:, None]
     share = inside.double().mean(-1)
-    return Coverage(share, (share * (1 - share) / pit.numel()).sqrt())
+    return share, (share * (1 - share) / pit.numel()).sqrt()
