@@ -20,7 +20,6 @@ from aquamam.geometry.rotations import canonical, random_quat
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.reproduce import fit_pairs, samples, toy
 from aquamam.reproduce.fit_pairs import FAST, PAPER, PLAIN, Fit, Pairs, sentence_log_probs
-from aquamam.training.presets import model_config
 
 SMALL = {"dim": 32, "heads": 4, "layers": 2, "hidden": 64, "embedding": "category", "tokens": 4}
 TINY = ModelConfig(bins=200, chart="hemisphere", density="paper", **SMALL)
@@ -67,8 +66,8 @@ def test_toy_rotations_are_those_that_scipy_draws_after_seed_2010(pairs):
 
 
 def test_toy_ceiling_is_the_papers_log_likelihood(pairs):
-    assert ceiling(pairs, model_config("toy")) == pytest.approx(27.1229, abs=5e-5)
-    assert pairs.ceiling(model_config("toy").cells) == pytest.approx(-2.5 * math.log(2))
+    assert ceiling(pairs, toy.TOY_MODEL) == pytest.approx(27.1229, abs=5e-5)
+    assert pairs.ceiling(toy.TOY_MODEL.cells) == pytest.approx(-2.5 * math.log(2))
 
 
 def test_rotations_that_share_a_cell_share_its_probability_in_the_ceiling():
@@ -79,7 +78,7 @@ def test_rotations_that_share_a_cell_share_its_probability_in_the_ceiling():
 
 
 def test_peak_rotation_explains_the_papers_value():
-    assert ceiling(Pairs.uniform([toy.peak_rotation()[None]]), model_config("toy")) == pytest.approx(29.51, abs=1e-3)
+    assert ceiling(Pairs.uniform([toy.peak_rotation()[None]]), toy.TOY_MODEL) == pytest.approx(29.51, abs=1e-3)
 
 
 # --- the likelihood and the batches -----------------------------------------------------------------------------------
@@ -248,7 +247,7 @@ def test_lopsided_samples_are_caught():
 
 @pytest.fixture
 def small(monkeypatch) -> None:
-    monkeypatch.setattr(toy, "model_config", lambda name: TINY)
+    monkeypatch.setattr(toy, "TOY_MODEL", TINY)
     monkeypatch.setattr(toy, "MOG_MODEL", TINY_MOG)
 
 

@@ -23,8 +23,6 @@ from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.posterior.calibration import Calibration, ConformalScores
 from aquamam.training.config import PAPER, TrainConfig
-from aquamam.training.display import Display
-from aquamam.training.runfolder import Progress
 from aquamam.training.trainer import TrainingStopped
 
 HERE = Path(__file__).parent
@@ -219,19 +217,6 @@ def test_a_run_from_another_model_keeps_its_temperatures_also_when_resumed(tmp_p
     assert load(tmp_path).calibration == replace(start.calibration, scores=None)  # scores are of the old weights
     tiny_trainer(tmp_path).fit()
     assert load(tmp_path).calibration.temperatures[:3] == (0.5, 2.0, 1.5)
-
-
-def test_a_slow_machine_is_told_once_until_it_recovers(capsys):
-    progress = Progress()
-    display = Display(TrainConfig(), progress, quiet=False)
-    for rate in (900, 1000, 600, 400, 300, 800, 450):
-        progress.elapsed += 10
-        progress.images += 10 * rate
-        display.step(0.0)
-    display.close()
-    lines = [line for line in capsys.readouterr().err.splitlines() if "images/s" in line]
-    assert [line.split(" images/s")[0].split()[-1] for line in lines] == ["400", "450"]
-    assert all("1,000 images/s earlier" in line for line in lines)
 
 
 def test_papers_recipe_is_to_the_letter():

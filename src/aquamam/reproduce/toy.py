@@ -17,15 +17,16 @@ from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.errors import InputError
 from aquamam.geometry.grid import cell_volume, grid_size
 from aquamam.geometry.rotations import as_unit_quat, convert_log_density, geodesic_angle, quat_to_rotvec
-from aquamam.network.model import AQuaMaM
+from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.plotting import ball, make_cloud, save
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.reproduce.fit_pairs import FAST, PAPER, PLAIN, Fit, FitConfig, Pairs, sentence_log_probs
 from aquamam.reproduce.report import BLUE, ORANGE, drawing, finish
 from aquamam.reproduce.samples import draw, draw_curve, draw_shares, judge
-from aquamam.training.presets import model_config
+from aquamam.training.presets import PRESETS
 
 NAMES = {"aquamam": "AQuaMaM", "ipdf": "IPDF", "mog": "AQuaMaM-MoG"}
+TOY_MODEL: ModelConfig = PRESETS["toy"].model
 MOG_MODEL = MoGConfig(encoder="category", dim=64, heads=8, layers=3, hidden=256, components=512)
 
 
@@ -76,7 +77,7 @@ def run_system(system: str, pairs: Pairs, out: Path, scale: Scale, samples: int,
     torch.manual_seed(config.seed)
     grid: dict[str, Any] = {"level": scale.level, "normaliser": "truth", "samples": "points"}
     grid |= {"encoder": "category", "categories": pairs.categories, "negatives": scale.negatives}
-    networks = {"aquamam": lambda: AQuaMaM(model_config("toy")), "mog": lambda: AQuaMaMMoG(MOG_MODEL)}
+    networks = {"aquamam": lambda: AQuaMaM(TOY_MODEL), "mog": lambda: AQuaMaMMoG(MOG_MODEL)}
     model = networks.get(system, lambda: IPDF(IPDFConfig(**grid)))()
     fit = Fit(model, pairs, config, out / f"{system}_state.pt", device).run(f"toy, {NAMES[system]}")
     with torch.no_grad():
@@ -222,7 +223,7 @@ def peak_rotation() -> Tensor:
     The paper does not say which rotation it used, and the ceiling $\ln(N^3 q_w / 8)$ depends on it: 29.51 needs
     q_w = 0.4126, an angle of 131.3 degrees.
     """
-    q_w = math.exp(PAPER_PEAK - 3 * math.log(model_config("toy").bins / 2))
+    q_w = math.exp(PAPER_PEAK - 3 * math.log(TOY_MODEL.bins / 2))
     axis = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64) / math.sqrt(14)
     return torch.cat([axis * math.sqrt(1 - q_w**2), torch.tensor([q_w], dtype=torch.float64)])
 
@@ -233,7 +234,7 @@ def run_peak(
     """The whole experiment; returns what OUT/peak.json holds."""
     q = as_unit_quat(peak_rotation() if rotation is None else rotation, "rotation")
     torch.manual_seed(config.seed)
-    model = AQuaMaM(replace(model_config("toy"), categories=1))
+    model = AQuaMaM(replace(TOY_MODEL, categories=1))
     pairs = Pairs.uniform([q[None]])
     fit = Fit(model, pairs, config, out / "state.pt", device).run("peak")
     sentence = pairs.ceiling(model.cells)

@@ -1,4 +1,4 @@
-"""What a training run tells people: a bar, a line for each validation, and one when the machine has become slow."""
+"""What a training run tells people: a bar, and a line for each validation."""
 
 import sys
 from collections import deque
@@ -8,8 +8,6 @@ from tqdm import tqdm
 
 from aquamam.training.config import TrainConfig
 from aquamam.training.runfolder import Progress
-
-SECONDS = 10.0  # of training over which a rate is taken
 
 
 class Display:
@@ -26,9 +24,7 @@ class Display:
             dynamic_ncols=True,
         )
         self.recent: deque[float] = deque(maxlen=20)  # log-likelihoods of training batches
-        self.slow = False
         self.trained = "train, poses included," if poses else "train"  # what the loss is of
-        self._mark = (progress.images, progress.elapsed)
 
     def _now(self) -> int:
         return round(self.progress.elapsed) if self.by_clock else self.progress.step
@@ -46,23 +42,6 @@ class Display:
         text = f"LL {np.mean(self.recent):.3f}, best valid {progress.best:.3f}, {rate:.0f} img/s"
         self.bar.set_postfix_str(text, refresh=False)
         self.bar.update(self._now() - self.bar.n)
-        self._watch_rate()
-
-    def _watch_rate(self) -> None:
-        """Say so once when the rate has fallen under half of the fastest of this run, and again only after it has
-        recovered."""
-        progress, (images, elapsed) = self.progress, self._mark
-        if progress.elapsed - elapsed < SECONDS:
-            return
-        rate = (progress.images - images) / (progress.elapsed - elapsed)
-        slow = rate < progress.fastest / 2
-        if slow and not self.slow:
-            self.say(
-                f"{rate:,.0f} images/s, under half of the {progress.fastest:,.0f} images/s earlier in this run: "
-                "other work seems to keep this machine busy."
-            )
-        self.slow, self._mark = slow, (progress.images, progress.elapsed)
-        progress.fastest = max(progress.fastest, rate)
 
     def validated(self, log_likelihood: float, train: float, ceiling: float | None) -> None:
         """One line for a validation."""

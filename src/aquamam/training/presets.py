@@ -89,8 +89,3 @@ def preset(name: str) -> Preset:
     if name not in PRESETS:
         raise InputError(f"there is no preset {name!r}; presets are {', '.join(PRESETS)}.")
     return PRESETS[name]
-
-
-def model_config(name: str) -> Any:
-    """The model of a preset."""
-    return preset(name).model

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ class Progress:
     step: int = 0
     elapsed: float = 0.0  # seconds of training, over all sessions
     images: int = 0
-    fastest: float = 0.0  # images a second
     skipped: int = 0
     best: float = -math.inf  # best validation log-likelihood
     bad_epochs: int = 0  # plateau: epochs since the last improvement
@@ -70,7 +69,8 @@ class RunFolder:
         if differ := differences(self.identity, description.get("identity", {}), FREE):
             hint = "use another folder, or the same settings to go on"
             raise InputError(f"{self.path} holds another run: {', '.join(differ[:3])} differ; {hint}.")
-        return tensors, Progress(**description["progress"])
+        known = {field.name for field in fields(Progress)}  # older versions counted more
+        return tensors, Progress(**{name: value for name, value in description["progress"].items() if name in known})
 
     def log(self, record: dict[str, Any]) -> None:
         """Append a line to log.jsonl, and scalars for TensorBoard."""
