@@ -11,8 +11,9 @@ from tables import legal_cells, table_posterior
 
 from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
+from aquamam.geometry.directional import inverse_cdf
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
-from aquamam.posterior.decoding import distinct, inverse_cdf
+from aquamam.posterior.decoding import distinct
 from aquamam.posterior.maps import within
 
 CHARTS = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
@@ -184,7 +185,7 @@ def test_likelihoods_and_predictions_do_not_import_sympy():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
 
 
-@pytest.mark.parametrize("tokens", [5, 64, 200, 1000])
+@pytest.mark.parametrize("tokens", [5, 1000])
 def test_inverse_cdf_finds_the_token_at_any_size_and_none_of_probability_zero(tokens, generator):
     p = torch.rand(tokens, generator=generator)
     p[torch.rand(tokens, generator=generator) < 0.5] = 0
@@ -192,7 +193,7 @@ def test_inverse_cdf_finds_the_token_at_any_size_and_none_of_probability_zero(to
     p[0] += 0.1
     u = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
     u[-1] = 1 - 2.0**-53
-    token = inverse_cdf(p.expand(4000, 1, tokens), u[:, None])[:, 0]
+    token = inverse_cdf(p, u)
     assert bool((p[token] > 0).all())
     assert torch.allclose(token.bincount(minlength=tokens) / 4000, p / p.sum(), atol=1 / 1999)
 

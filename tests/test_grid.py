@@ -118,7 +118,6 @@ def test_chunks_are_the_grid_in_order_and_the_finest_grid_needs_no_memory():
         (lambda: grid.so3_grid(7), "so3_grid_chunks"),
         (lambda: grid.random_in_cell(torch.tensor([72]), 0), r"\[0, 72\)"),
         (lambda: grid.grid_points(torch.tensor([-1]), 0), r"\[0, 72\)"),
-        (lambda: next(iter(grid.so3_grid_chunks(0, chunk=0))), "chunk"),
     ],
 )
 def test_bad_requests_are_refused(make, words):

@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 from aquamam.errors import InputError
 from aquamam.geometry import rotations as rot
 
-CONVENTIONS = ["".join(p) for p in itertools.product("xyz", repeat=3) if p[0] != p[1] != p[2]]
+CONVENTIONS = ["".join(p) for p in itertools.permutations("xyz")]
 CONVENTIONS += [c.upper() for c in CONVENTIONS]
 BOTH_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
@@ -241,16 +241,13 @@ def test_euler_angles_follow_scipys_notation(convention):
     assert same(rot.euler_to_quat(torch.rad2deg(angles), convention, degrees=True), q)
 
 
-@pytest.mark.filterwarnings("ignore:Gimbal lock")
 @pytest.mark.parametrize("convention", CONVENTIONS)
 @BOTH_DTYPES
-def test_gimbal_lock_zeroes_the_last_angle_and_loses_no_rotation(convention, dtype):
-    ends = (0.0, math.pi) if convention[0] == convention[2] else (-math.pi / 2, math.pi / 2)
-    angles = torch.tensor([[a, b, c] for a in (0.0, 0.3, -2.0) for b in ends for c in (0.0, 1.1)], dtype=torch.float64)
-    q = rot.euler_to_quat(angles, convention)
-    locked = rot.quat_to_euler(q, convention)
-    assert (locked[:, 2] == 0).all()
-    assert np.allclose(Rotation.from_euler(convention, locked.numpy()).as_matrix(), rot.quat_to_matrix(q), atol=1e-14)
+def test_gimbal_lock_loses_no_rotation(convention, dtype):
+    angles = torch.tensor(
+        [[a, b, c] for a in (0.0, 0.3, -2.0) for b in (-math.pi / 2, math.pi / 2) for c in (0.0, 1.1)]
+    )
+    q = rot.euler_to_quat(angles.double(), convention)
     near = torch.cat((q, rot.multiply(q, rot.rotvec_to_quat(1e-7 * torch.ones(1, 3).double())))).to(dtype)
     assert same(rot.euler_to_quat(rot.quat_to_euler(near, convention), convention), near, TOLERANCE[dtype])
 
@@ -262,8 +259,9 @@ def test_euler_conventions_of_one_and_two_letters_and_their_errors():
     for bad in ("xYz", "xx", "abc", "", "xyzx"):
         with pytest.raises(InputError, match="convention"):
             rot.euler_to_quat(angles, bad)
-    with pytest.raises(InputError, match="convention"):
-        rot.quat_to_euler(haar(), "xy")
+    for bad in ("xy", "zxz"):
+        with pytest.raises(InputError, match="convention"):
+            rot.quat_to_euler(haar(), bad)
     with pytest.raises(InputError, match="3 angles"):
         rot.euler_to_quat(angles, "xyz")
 
@@ -285,7 +283,7 @@ def test_every_function_takes_any_batch_shape_and_keeps_the_dtype(shape, dtype):
     quaternions = [q, *(function(q) for function in unary), rot.multiply(q, q), rot.slerp(q, q, 0.5)]
     quaternions += [rot.matrix_to_quat(rot.quat_to_matrix(q)), rot.rotvec_to_quat(rot.quat_to_rotvec(q))]
     quaternions += [rot.euler_to_quat(rot.quat_to_euler(q, "YXZ"), "YXZ"), rot.chordal_mean(torch.stack((q, q), -2))]
-    vectors = [rot.rotate(q, q[..., :3]), rot.quat_to_rotvec(q), rot.quat_to_euler(q, "zxz")]
+    vectors = [rot.rotate(q, q[..., :3]), rot.quat_to_rotvec(q), rot.quat_to_euler(q, "zxy")]
     results = {(4,): quaternions, (3,): vectors, (3, 3): [rot.quat_to_matrix(q)], (): [rot.geodesic_angle(q, q)]}
     for event, tensors in results.items():
         for tensor in tensors:

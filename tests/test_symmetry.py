@@ -252,7 +252,6 @@ def test_impossible_groups_are_refused_in_one_sentence():
         (lambda: make(elements=make.cyclic(5).elements[:3]), "products"),
         (lambda: make(elements=make.cyclic(2).elements[[0, 1, 1]]), "twice"),
         (lambda: make.generated(make.cyclic(3, (0, 1, 1)).elements, axis=(1, 0, 0)), "sphere"),
-        (lambda: make.revolution().equivalents(haar(), count=0), "count"),
         (lambda: make.from_dict({}), "elements"),
         (lambda: make.from_dict({"elements": [[0, 0, 0, 1]], "axis": "z"}), "three"),
         (lambda: bop({"symmetries_discrete": [[1, 0, 0]]}), "16 numbers"),

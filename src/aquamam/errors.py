@@ -3,3 +3,9 @@
 
 class InputError(ValueError):
     """Bad input from a user, told in one sentence: the rule, what came, what to try."""
+
+
+def require(rule: bool, sentence: str) -> None:
+    """Raise an InputError with this sentence unless the rule holds."""
+    if not rule:
+        raise InputError(sentence)

@@ -102,7 +102,7 @@ def best_of(q: Rotations, log_p: Densities) -> Quaternions:
 def best_draw(posterior: RotationDistribution, ascent_steps: int = 0) -> Float[Tensor, "batch 4"]:
     """The likeliest of 256 draws with a fixed seed, optionally climbed on from: where no formula gives the mode."""
     q = posterior._sample(256, torch.Generator().manual_seed(0)).double()
-    return ascend(posterior._log_prob, best_of(q, posterior._in_chunks(q)), ascent_steps).float()
+    return ascend(posterior._log_prob, best_of(q, posterior._log_probs(q)), ascent_steps).float()
 
 
 def ascend(log_density: Callable[[Tensor], Tensor], q: Quaternions, steps: int, reach: float = 0.05) -> Quaternions:

@@ -20,7 +20,7 @@ from jaxtyping import Float64
 from PIL import Image
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.rotations import inverse, rotate, rotvec_to_quat
 
 MARGIN = 1.25  # side of a crop in longer sides of the box
@@ -40,17 +40,11 @@ class Camera:
     distortion: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        values = (self.fx, self.fy, self.cx, self.cy, *self.distortion)
-        if not all(math.isfinite(v) for v in values) or self.fx <= 0 or self.fy <= 0:
-            raise InputError(
-                f"a camera needs finite fx, fy, cx, cy with positive focal lengths, got {values[:4]}; "
-                "for example 600,600,320,240."
-            )
-        if len(self.distortion) > 5:
-            raise InputError(
-                f"lens distortion has at most five numbers k1, k2, p1, p2, k3, got {len(self.distortion)}; "
-                "undistort the image first."
-            )
+        told, extra = (self.fx, self.fy, self.cx, self.cy), len(self.distortion)
+        good = all(map(math.isfinite, (*told, *self.distortion))) and min(told[:2]) > 0
+        rule = "a camera needs finite fx, fy, cx, cy with positive focal lengths"
+        require(good, f"{rule}, got {told}; for example 600,600,320,240.")
+        require(extra <= 5, f"lens distortion is at most k1, k2, p1, p2, k3, got {extra} numbers; undistort the image.")
 
     @property
     def focal(self) -> float:
@@ -101,17 +95,13 @@ def ray_rotation(t: Float64[Tensor, "*batch 3"]) -> Float64[Tensor, "*batch 4"]:
 
 def check_box(box: Sequence[float | int], size: tuple[int, int]) -> Box:
     """A box that has an area and meets an image of (width, height)."""
-    if len(box) != 4 or not all(math.isfinite(v) for v in box) or not (box[2] > 0 and box[3] > 0):
-        raise InputError(
-            f"a box is left,top,width,height in pixels with a positive area, got {tuple(box)}; "
-            "for example 120,80,64,48."
-        )
+    good = len(box) == 4 and all(map(math.isfinite, box)) and min(box[2:]) > 0
+    rule = "a box is left,top,width,height in pixels with a positive area"
+    require(good, f"{rule}, got {tuple(box)}; for example 120,80,64,48.")
     left, top, width, height = map(float, box)
-    if left >= size[0] or top >= size[1] or left + width <= 0 or top + height <= 0:
-        raise InputError(
-            f"a box must meet its image, got {(left, top, width, height)} in an image of {size[0]} x {size[1]} pixels; "
-            "boxes are left,top,width,height."
-        )
+    meets = -width < left < size[0] and -height < top < size[1]
+    seen = f"{(left, top, width, height)} in an image of {size[0]} x {size[1]} pixels"
+    require(meets, f"a box must meet its image, got {seen}; boxes are left,top,width,height.")
     return left, top, width, height
 
 
@@ -124,18 +114,10 @@ def crop_camera(box: Box, camera: Camera) -> Crop:
     seen = rotate(inverse(turn), torch.tensor(corners, dtype=torch.float64) * flip)
     plane = seen[:, :2] / -seen[:, 2:]
     side = MARGIN * camera.focal * float((plane.amax(0) - plane.amin(0)).max())
-    if not (bool((seen[:, 2] < 0).all()) and 0 < side < math.inf):
-        raise InputError(
-            f"a camera must see its box within less than 180 degrees, got the box {box} and focal lengths "
-            f"{camera.fx:g}, {camera.fy:g}; check the camera, which is fx,fy,cx,cy in pixels."
-        )
+    rule = "a camera must see its box within less than 180 degrees"
+    came = f"the box {box} and focal lengths {camera.fx:g}, {camera.fy:g}"
+    require(bool((seen[:, 2] < 0).all()) and 0 < side < math.inf, f"{rule}, got {came}; check fx,fy,cx,cy.")
     return Crop(turn=turn, focal=camera.focal, side=side)
-
-
-def parallel(box: Box) -> Camera:
-    """What stands for an unknown camera: one that looked at the box from so far away that all rays are parallel."""
-    left, top, width, height = box
-    return Camera(fx=1e6, fy=1e6, cx=left + width / 2, cy=top + height / 2)
 
 
 def cut(
@@ -143,7 +125,8 @@ def cut(
 ) -> tuple[Image.Image, Crop]:
     """The crop of a box, size x size pixels, and its camera; what lies outside the image repeats its border."""
     box = check_box(box, image.size)
-    camera = camera or parallel(box)
+    if camera is None:  # as if it had looked at the box from so far away that all rays are parallel
+        camera = Camera(fx=1e6, fy=1e6, cx=box[0] + box[2] / 2, cy=box[1] + box[3] / 2)
     crop = crop_camera(box, camera)
     # one sample for each pixel, shrunk without gaps; of a large picture the pixels are shrunk before
     fine = size * min(FINEST, max(1, math.ceil(crop.side / size)))

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.charts import CHARTS, ChartPoint
 
 # A float32 quaternion cannot tell smaller components from zero; it keeps densities finite where they vanish or diverge.
@@ -34,14 +34,10 @@ class Cells:
 
     def __init__(self, chart: str = "atlas", bins: int = 500, density: str = "cells", *, by_volume: bool = False):
         """by_volume: bins that the boundary cuts start with the share of their volume that is left."""
-        if chart not in CHARTS:
-            raise InputError(f"chart must be one of {', '.join(CHARTS)}, got {chart!r}.")
-        if bins < 1:
-            raise InputError(f"bins must be a positive whole number, got {bins}.")
-        if density not in ("cells", "paper"):
-            raise InputError(f"density must be 'cells' or 'paper', got {density!r}.")
-        if by_volume and density != "cells":
-            raise InputError(f"by_volume needs density 'cells', got {density!r}.")
+        require(chart in CHARTS, f"chart must be one of {', '.join(CHARTS)}, got {chart!r}.")
+        require(bins >= 1, f"bins must be a positive whole number, got {bins}.")
+        require(density in ("cells", "paper"), f"density must be 'cells' or 'paper', got {density!r}.")
+        require(density == "cells" or not by_volume, f"by_volume needs density 'cells', got {density!r}.")
         self.chart, self.bins, self.density, self.by_volume = CHARTS[chart], bins, density, by_volume
         self.unit = self.chart.half_width / bins  # half the width of a bin: edges are whole multiples of it
         self.width = 2 * self.unit
@@ -60,10 +56,10 @@ class Cells:
 
     def inner(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
         """Distance of the edge nearer to zero in units; 0 for the bin that straddles zero (odd N)."""
-        return (2 * bins + 1 - self.bins).abs().sub(1).clamp_min(0)
+        return self.distance(bins).sub(1).clamp_min(0)
 
     def outer(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        return (2 * bins + 1 - self.bins).abs() + 1
+        return self.distance(bins) + 1
 
     def first_legal(self, prefix: Int[Tensor, "*batch c"]) -> Int[Tensor, "*batch"]:
         """First legal bin f after the bins so far; the legal ones are f, ..., N - 1 - f. Decides it for everyone."""
@@ -95,9 +91,8 @@ class Cells:
         exact volumes: here the room left by the earlier bins, which falls from their inner to their outer corner, is
         taken as even between these two.
         """
-        most, least = (
-            self.chart.room(edge(prefix) * self.unit).float()[..., None] for edge in (self.inner, self.outer)
-        )
+        most, least = (self.chart.room(edge(prefix) * self.unit)[..., None] for edge in (self.inner, self.outer))
+        most, least = most.float(), least.float()
         upper = torch.arange(self.bins // 2, self.bins, device=prefix.device)  # for odd N the first one's upper half
         edges = torch.cat([self.inner(upper[:1]), self.outer(upper)]).float() * self.unit
         spread = (most - least).clamp_min(1e-9)
@@ -189,7 +184,7 @@ class Cells:
         stops = (
             torch.stack([torch.zeros_like(a1), *(reach(*y, *z) for y in y_ends for z in z_ends)], -1).sort(-1).values
         )
-        node, weight = _gauss_to_the_right(8, a1.device)
+        node, weight = _gauss_to_the_right(a1.device)
         start, length = stops[:, :-1, None], stops.diff(dim=-1)[..., None]
         t, dt = (start + length * node).flatten(1), (length * weight).flatten(1)  # (cells, points)
         slack = (radius - kappa * a1.square() - a2.square() - a3.square())[:, None]
@@ -251,15 +246,15 @@ def _slice_area(slack: Tensor, a2: Tensor, y_size: Tensor, a3: Tensor, z_size: T
 
     v_max = torch.minimum(arc(slack), y_size)
     v_full = torch.minimum(arc(slack - z_size * (2 * a3 + z_size)), v_max)
-    node, weight = _gauss_to_the_right(8, slack.device)
+    node, weight = _gauss_to_the_right(slack.device)
     v = v_full[..., None] + (v_max - v_full)[..., None] * node
     height_squared = (slack[..., None] - v * (2 * a2[..., None] + v)).clamp_min(0)
     height = height_squared / (a3[..., None] + (a3[..., None].square() + height_squared).sqrt()).clamp_min(1e-300)
     return v_full * z_size + (v_max - v_full) * (height * weight).sum(-1)
 
 
-def _gauss_to_the_right(points: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Gauss-Legendre on [0, 1] after s = 1 - v^2, which takes away a square-root singularity at the right end."""
-    x, w = np.polynomial.legendre.leggauss(points)
+def _gauss_to_the_right(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Gauss-Legendre of eight points on [0, 1] after s = 1 - v^2, which takes away a square-root singularity at the right end."""
+    x, w = np.polynomial.legendre.leggauss(8)
     v, w = (x + 1) / 2, w / 2
     return torch.tensor(1 - v**2, device=device), torch.tensor(2 * v * w, device=device)

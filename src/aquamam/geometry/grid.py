@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.rotations import canonical, inverse, multiply
 
 MAX_LEVEL = 12  # 0.01 degrees between neighbours; indices are far inside int64 and centres inside float64
@@ -27,9 +27,9 @@ _MAX_LEVEL_AT_ONCE = 6  # 19 million rotations, 600 MB
 
 
 def _check_level(k: int, limit: int = MAX_LEVEL) -> None:
-    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= limit:
-        hint = "IPDF evaluates at 5" if limit == MAX_LEVEL else "finer grids come in pieces from so3_grid_chunks"
-        raise InputError(f"the grid level k must be an integer from 0 to {limit}, got {k!r}; {hint}.")
+    good = isinstance(k, int) and not isinstance(k, bool) and 0 <= k <= limit
+    hint = "IPDF evaluates at 5" if limit == MAX_LEVEL else "finer grids come in pieces from so3_grid_chunks"
+    require(good, f"the grid level k must be an integer from 0 to {limit}, got {k!r}; {hint}.")
 
 
 def grid_size(k: int) -> int:
@@ -63,8 +63,6 @@ def so3_grid_chunks(
     k: int, *, chunk: int = 2**18, dtype: torch.dtype = torch.float64
 ) -> Iterator[Float[Tensor, "_ 4"]]:
     """The rotations of level k in order, canonical xyzw, at most `chunk` at a time."""
-    if chunk < 1:
-        raise InputError(f"chunk must be at least 1, got {chunk}; the default is {2**18}.")
     size = grid_size(k)
     for start in range(0, size, chunk):
         yield grid_points(torch.arange(start, min(start + chunk, size)), k, dtype=dtype)
@@ -106,9 +104,10 @@ def random_in_cell(
 
 def _check_index(index: Tensor, k: int) -> None:
     size = grid_size(k)
-    if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < size):
-        came = f"[{int(index.min())}, {int(index.max())}]"
-        raise InputError(f"cell indices of level {k} must be in [0, {size}), got {came}; check the level.")
+    if index.numel():
+        low, high = map(int, index.aminmax())
+        rule = f"cell indices of level {k} must be in [0, {size})"
+        require(low >= 0 and high < size, f"{rule}, got [{low}, {high}]; check the level.")
 
 
 def _tilt_step(k: int) -> float:
@@ -138,24 +137,33 @@ def _twist(up: Tensor, down: Tensor, azimuth: Tensor, q: Tensor) -> Tensor:
 
 def _pixel_centre(pixel: Tensor, nside: int) -> tuple[Tensor, Tensor, Tensor]:
     """cos^2(b/2), sin^2(b/2) and azimuth of pixels in ring order, float64."""
-    pixels, cap = 12 * nside**2, 2 * nside * (nside - 1)
-    # Belt: rings nside..3 nside of 4 nside pixels each, every other one shifted by half a pixel.
-    belt = pixel - cap
-    ring = nside + belt.div(4 * nside, rounding_mode="floor")
-    shift = 0.5 * (1 - (ring - nside) % 2).double()
-    azimuth = ((belt % (4 * nside)).double() + shift) * (math.pi / (2 * nside))
-    z = (2 * nside - ring).double() * (2 / (3 * nside))
-    # Caps: ring i has 4 i pixels, so 2 i (i - 1) lie before it; the southern one is the northern one read backwards.
-    north, south = pixel < cap, pixel >= pixels - cap
-    p = torch.where(south, pixels - 1 - pixel, pixel)
-    i = ((1 + (1 + 2 * p.double()).sqrt()) / 2).floor().long()
-    i = i - (2 * i * (i - 1) > p).long()  # the root may round up
-    j = p - 2 * i * (i - 1)
-    cap_azimuth = (torch.where(south, 4 * i - 1 - j, j).double() + 0.5) * (math.pi / 2) / i
-    near = i.double() ** 2 / (6 * nside**2)
-    up = torch.where(north, 1 - near, torch.where(south, near, (1 + z) / 2))
-    down = torch.where(north, near, torch.where(south, 1 - near, (1 - z) / 2))
-    return up, down, torch.where(north | south, cap_azimuth, azimuth)
+    start, quarter = _rings(nside, pixel.device)
+    ring = torch.searchsorted(start, pixel.contiguous(), right=True)  # from 1
+    place = (pixel - start[ring - 1]).double() + 0.5 - 0.5 * _unshifted(ring, nside)
+    return *_latitude(ring.double() / nside), place * (math.pi / 2) / quarter[ring - 1]
+
+
+def _rings(nside: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The first pixel of rings 1 to 4 nside - 1, and how many a quarter of each has: 1, ..., nside, nside, ..., 1."""
+    ring = torch.arange(1, 4 * nside, device=device)
+    quarter = torch.minimum(ring, 4 * nside - ring).clamp_max(nside)
+    return 4 * (quarter.cumsum(0) - quarter), quarter
+
+
+def _unshifted(ring: Tensor, nside: int) -> Tensor:
+    """1 for every other ring of the belt, whose first pixel's centre is at azimuth 0; others start with an edge."""
+    return ((ring > nside) & (ring < 3 * nside)).long() * ((ring - nside) % 2)
+
+
+def _latitude(ring: Tensor) -> tuple[Tensor, Tensor]:
+    """cos^2(b/2) and sin^2(b/2) of rings counted in nside, 0 at the north pole and 4 at the south pole.
+
+    In the belt between 1 and 3 z is linear; in the caps the distance to the pole is quadratic.
+    """
+    near, z = torch.minimum(ring, 4 - ring).clamp(0, 1).square() / 6, (2 - ring) * (2 / 3)
+    up = torch.where(ring < 1, 1 - near, torch.where(ring > 3, near, (1 + z) / 2))
+    down = torch.where(ring < 1, near, torch.where(ring > 3, 1 - near, (1 - z) / 2))
+    return up, down
 
 
 def _to_face(up: Tensor, down: Tensor, azimuth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -188,23 +196,16 @@ def _face_corner(face: Tensor) -> tuple[Tensor, Tensor]:
 def _from_face(face: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """cos^2(b/2), sin^2(b/2) and azimuth of a place in a face."""
     south, middle = _face_corner(face)
-    ring = south - x - y  # 0 at the north pole, 4 at the south pole
+    ring = south - x - y
     width = torch.minimum(ring, 4 - ring).clamp(0, 1)
-    near = width.square() / 6
-    z = (2 - ring) * (2 / 3)
-    up = torch.where(ring < 1, 1 - near, torch.where(ring > 3, near, (1 + z) / 2))
-    down = torch.where(ring < 1, near, torch.where(ring > 3, 1 - near, (1 - z) / 2))
     azimuth = (math.pi / 4) * (middle + (x - y) / torch.where(width > 0, width, 1.0))
-    return up, down, azimuth
+    return *_latitude(ring), azimuth
 
 
 def _ring_index(face: Tensor, ix: Tensor, iy: Tensor, nside: int) -> Tensor:
     """Ring-order index of the pixel in column ix and row iy of a face."""
     south, middle = _face_corner(face)
-    ring = south * nside - ix - iy - 1  # 1 to 4 nside - 1
-    i = torch.minimum(torch.minimum(ring, 4 * nside - ring), torch.full_like(ring, nside))
-    pixels, cap = 12 * nside**2, 2 * nside * (nside - 1)
-    belt = cap + (ring - nside) * 4 * nside
-    before = torch.where(ring < nside, 2 * i * (i - 1), torch.where(ring > 3 * nside, pixels - 2 * i * (i + 1), belt))
-    odd = torch.where((ring >= nside) & (ring <= 3 * nside), (ring - nside) % 2, 0)
-    return before + torch.div(middle * i + ix - iy - 1 + odd, 2, rounding_mode="floor") % (4 * i)
+    ring = south * nside - ix - iy - 1
+    start, quarter = (values[ring - 1] for values in _rings(nside, face.device))
+    place = (middle * quarter + ix - iy - 1 + _unshifted(ring, nside)).div(2, rounding_mode="floor")
+    return start + place % (4 * quarter)

@@ -14,12 +14,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 
 LOG_UNIFORM = -2 * math.log(math.pi)  # the half 3-sphere has volume pi**2
 UNIT_TOLERANCE = 1e-3  # float32 and four printed decimals pass, an unnormalised network output does not
 _LOG_VOLUMES = {"1": 0.0, "pi2": -LOG_UNIFORM, "8pi2": math.log(8) - LOG_UNIFORM}
-_SMALL_SQUARE = 1e-6  # below it three Taylor terms are exact to float64
 
 Number = TypeVar("Number", float, np.ndarray, Tensor)
 
@@ -34,11 +33,8 @@ def canonical(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
 def as_unit_quat(q: Any, name: str = "q") -> Float64[Tensor, "*batch 4"]:
     """A user's xyzw quaternions (tensor, array or nested list), checked, normalised in float64 and made canonical."""
     tensor = _finite(q, name)
-    if tensor.ndim < 1 or tensor.shape[-1] != 4:
-        raise InputError(
-            f"{name} must hold xyzw quaternions on a last axis of 4, got shape {tuple(tensor.shape)}; "
-            "matrices go through matrix_to_quat first."
-        )
+    if tensor.shape[-1:] != (4,):
+        raise InputError(f"{name} must hold xyzw quaternions on a last axis of 4, got shape {tuple(tensor.shape)}.")
     norm = torch.linalg.vector_norm(tensor, dim=-1)
     if tensor.numel() and float((norm - 1).abs().max()) > UNIT_TOLERANCE:
         worst = float(norm.flatten()[(norm - 1).abs().argmax()])
@@ -50,18 +46,15 @@ def as_unit_quat(q: Any, name: str = "q") -> Float64[Tensor, "*batch 4"]:
 def as_rotation_matrix(R: Any, name: str = "R", tolerance: float = 2 * UNIT_TOLERANCE) -> Float64[Tensor, "*batch 3 3"]:
     """A user's rotation matrices (tensor, array or nested list), checked, then the nearest rotations in float64."""
     tensor = _finite(R, name)
-    if tensor.ndim < 2 or tensor.shape[-2:] != (3, 3):
-        raise InputError(f"{name} must hold matrices on last axes 3 x 3, got shape {tuple(tensor.shape)}; reshape it.")
+    shape = tuple(tensor.shape)
+    require(shape[-2:] == (3, 3), f"{name} must hold matrices on last axes 3 x 3, got shape {shape}; reshape it.")
     if tensor.numel() == 0:
         return tensor
     error = float((tensor.mT @ tensor - torch.eye(3, dtype=tensor.dtype, device=tensor.device)).abs().max())
-    if error > tolerance:
-        raise InputError(
-            f"{name} must be orthogonal to within {tolerance:g}, got an error of {error:.3g} in R^T R = 1; "
-            "divide out the scale or project it by SVD."
-        )
-    if float(torch.linalg.det(tensor).min()) < 0:
-        raise InputError(f"{name} must have determinant +1, got -1, a reflection; flip the sign of one axis.")
+    rule = f"orthogonal to within {tolerance:g}, got an error of {error:.3g} in R^T R = 1; divide out the scale"
+    require(error <= tolerance, f"{name} must be {rule}.")
+    proper = float(torch.linalg.det(tensor).min()) > 0
+    require(proper, f"{name} must have determinant +1, got -1, a reflection; flip the sign of one axis.")
     u, _, vh = torch.linalg.svd(tensor)
     return u @ vh
 
@@ -140,8 +133,9 @@ def chordal_mean(
     q: Float[Tensor, "*batch n 4"], weights: Float[Tensor, "*batch n"] | None = None
 ) -> Float[Tensor, "*batch 4"]:
     """The mean of n xyzw quaternions regardless of their signs: the main eigenvector of $sum_n w_n q_n q_n^T$."""
-    if q.shape[-2] == 0:
-        raise InputError("a mean needs at least one rotation, got none; check the axis of length n before the last.")
+    require(
+        q.shape[-2] > 0, "a mean needs at least one rotation, got none; check the axis of length n before the last."
+    )
     weighted = q if weights is None else q * weights.unsqueeze(-1)
     scatter = (weighted.mT @ q).double()
     return canonical(torch.linalg.eigh(scatter)[1][..., -1].to(q.dtype))
@@ -178,37 +172,26 @@ def matrix_to_quat(R: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4"]:
 
 def rotvec_to_quat(r: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 4"]:
     """Canonical xyzw quaternions of rotation vectors (axis times angle in radians, of any length)."""
-    square = r.square().sum(-1, keepdim=True)
-    small = square < _SMALL_SQUARE
-    half = 0.5 * torch.where(small, 1.0, square).sqrt()
-    sine = torch.where(small, 0.5 - square / 48 + square**2 / 3840, torch.sin(half) / (2 * half))
-    cosine = torch.where(small, 1 - square / 8 + square**2 / 384, torch.cos(half))
-    return canonical(torch.cat((sine * r, cosine), -1))
+    angle = torch.linalg.vector_norm(r, dim=-1, keepdim=True)
+    return canonical(torch.cat((r * torch.sinc(angle / (2 * math.pi)) / 2, torch.cos(angle / 2)), -1))
 
 
 def quat_to_rotvec(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3"]:
     """Rotation vectors of length in [0, pi] of unit xyzw quaternions."""
     q = canonical(q)
     v, w = q[..., :3], q[..., 3:]
-    square = v.square().sum(-1, keepdim=True)
-    small = square < _SMALL_SQUARE
-    # The series of 2 atan(s / w) / s; w is near 1 there, and set to 1 elsewhere so that no gradient is 0 * inf.
-    near = torch.where(small, w, 1.0)
-    tangent = torch.where(small, square, 0.0) / near**2
-    series = 2 / near * (1 - tangent / 3 + tangent**2 / 5)
-    s = torch.where(small, 1.0, square).sqrt()
-    return v * torch.where(small, series, 2 * torch.atan2(s, w) / s)
+    sine = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+    some = torch.where(sine > 0, sine, 1.0)  # so that no gradient is 0 * inf
+    return v * torch.where(sine > 0, 2 * torch.atan2(some, w) / some, 2.0)
 
 
-def _axes(convention: str, lengths: tuple[int, ...]) -> tuple[list[int], bool]:
+def _axes(convention: str) -> tuple[list[int], bool]:
     """Indices of the axes, and whether they are intrinsic."""
     axes = ["xyz".find(letter) for letter in convention.lower()]
     one_case = convention.isupper() or convention.islower()
-    if not one_case or len(axes) not in lengths or -1 in axes or any(i == j for i, j in pairwise(axes)):
-        raise InputError(
-            f"an Euler convention must be {' or '.join(map(str, lengths))} letters of one case, neighbours different, "
-            f'got {convention!r}; "YXZ" is intrinsic and "xyz" extrinsic.'
-        )
+    if not one_case or len(axes) > 3 or -1 in axes or any(i == j for i, j in pairwise(axes)):
+        rule = "up to three letters of one case, neighbours different"
+        raise InputError(f'an Euler convention is {rule}, got {convention!r}; "YXZ" is intrinsic and "xyz" extrinsic.')
     return axes, convention.isupper()
 
 
@@ -216,9 +199,9 @@ def euler_to_quat(
     angles: Float[Tensor, "*batch n"], convention: str, degrees: bool = False
 ) -> Float[Tensor, "*batch 4"]:
     """Canonical xyzw quaternions of Euler angles in SciPy's notation: upper case intrinsic, lower case extrinsic."""
-    axes, intrinsic = _axes(convention, (1, 2, 3))
-    if angles.shape[-1] != len(axes):
-        raise InputError(f"{convention!r} needs {len(axes)} angles on the last axis, got {angles.shape[-1]}.")
+    axes, intrinsic = _axes(convention)
+    count = angles.shape[-1]
+    require(count == len(axes), f"{convention!r} needs {len(axes)} angles on the last axis, got {count}.")
     half = angles * (math.pi / 360 if degrees else 0.5)
     q = angles.new_zeros(*angles.shape[:-1], 4) + angles.new_tensor([0, 0, 0, 1])
     for axis, h in zip(axes, half.unbind(-1)):
@@ -230,31 +213,23 @@ def euler_to_quat(
 
 
 def quat_to_euler(q: Float[Tensor, "*batch 4"], convention: str) -> Float[Tensor, "*batch 3"]:
-    r"""Euler angles (radians) of unit xyzw quaternions in SciPy's notation; in gimbal lock the last angle is zero.
+    r"""Euler angles (radians) about three different axes of unit xyzw quaternions in SciPy's notation.
 
-    For intrinsic axes i, j, i and $i × j = ε k$, $q = (c_b \cos s, c_b \sin s, s_b \cos d, ε s_b \sin d)$ along
-    1, i, j, k, with s and d half the sum and difference of the outer angles. Axes i, j, k reduce to these by a quarter
-    turn about j. The middle angle is in [0, pi] for i, j, i and in [-pi/2, pi/2] for i, j, k.
+    For intrinsic axes i, j, k and $i × j = ε k$, rotating on by 90 degrees about j leaves
+    $q = (c_b \cos s, c_b \sin s, s_b \cos d, ε s_b \sin d)$ along 1, i, j, k, with s and d half the sum and difference
+    of the outer angles. The middle angle is in [-pi/2, pi/2]; in gimbal lock the outer ones share what is known.
     """
-    axes, intrinsic = _axes(convention, (3,))
-    i, j, last = axes if intrinsic else axes[::-1]
-    k = 3 - i - j
+    axes, intrinsic = _axes(convention)
+    require(sorted(axes) == [0, 1, 2], f"the convention of angles must name three different axes, got {convention!r}.")
+    i, j, k = axes if intrinsic else axes[::-1]
     parity = 1.0 if (j - i) % 3 == 1 else -1.0
-    if last == k:
-        quarter = q.new_zeros(4)
-        quarter[[j, 3]] = math.sqrt(0.5)
-        q = _hamilton(q, quarter)
+    quarter = q.new_zeros(4)
+    quarter[[j, 3]] = math.sqrt(0.5)
+    q = _hamilton(q, quarter)
     outer, inner = torch.hypot(q[..., j], q[..., k]), torch.hypot(q[..., i], q[..., 3])
     total, difference = torch.atan2(q[..., i], q[..., 3]), torch.atan2(parity * q[..., k], q[..., j])
-    first, middle, third = total + difference, 2 * torch.atan2(outer, inner), total - difference
-    # Locked, only one of sum and difference is known; the angle written last is zero and the other takes all of it.
-    tiny = 4 * torch.finfo(q.dtype).eps
-    for locked, half, sign in ((outer < tiny, total, 1), (inner < tiny, difference, -1)):
-        first = torch.where(locked, 2 * half if intrinsic else 0.0, first)
-        third = torch.where(locked, 0.0 if intrinsic else sign * 2 * half, third)
-    if last == k:
-        middle, third = middle - math.pi / 2, -parity * third
-    angles = torch.stack((first, middle, third) if intrinsic else (third, middle, first), -1)
+    first, middle, last = total + difference, 2 * torch.atan2(outer, inner) - math.pi / 2, parity * (difference - total)
+    angles = torch.stack((first, middle, last) if intrinsic else (last, middle, first), -1)
     return angles - 2 * math.pi * torch.round(angles / (2 * math.pi))
 
 

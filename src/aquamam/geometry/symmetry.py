@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.geometry.rotations import (
     as_rotation_matrix,
     as_unit_quat,
@@ -49,25 +49,24 @@ class SymmetryGroup:
         axis = None if self.axis is None else _vector(self.axis, "axis", unit=True)
         if axis is not None:  # the identity, and one flip of the axis if there is any
             along = rotate(elements, axis) @ axis
-            if bool((along.abs() < math.cos(SAME)).any()):
-                raise InputError(
-                    "symmetries beside a continuous axis must keep or reverse it, got one that tilts it, which makes a "
-                    "sphere; a sphere has no orientation to learn."
-                )
+            rule = "symmetries beside a continuous axis must keep or reverse it"
+            require(
+                bool((along.abs() >= math.cos(SAME)).all()), f"{rule}, got one that tilts it, which makes a sphere."
+            )
             elements = torch.cat((IDENTITY, elements[along < 0][:1]))
         distance = geodesic_angle(elements, IDENTITY)
-        if not len(elements) or float(distance.min()) > SAME:
-            raise InputError("a symmetry group must contain the identity, got none; add the quaternion [0, 0, 0, 1].")
+        there = len(elements) > 0 and float(distance.min()) <= SAME
+        require(there, "a symmetry group must contain the identity, got none; add the quaternion [0, 0, 0, 1].")
         first = int(distance.argmin())
         elements = torch.cat((IDENTITY, elements[:first], elements[first + 1 :]))
-        if int(_matches(elements, elements).sum(-1).amax()) > 1:
-            raise InputError("elements of a symmetry group must differ, got the same rotation twice; drop one.")
+        distinct = int(_matches(elements, elements).sum(-1).amax()) == 1
+        require(distinct, "elements of a symmetry group must differ, got the same rotation twice; drop one.")
         # distinct and closed; a finite closed set has its inverses
-        if axis is None and not all(bool(_matches(multiply(elements, q), elements).any(-1).all()) for q in elements):
-            raise InputError(
-                f"a symmetry group must hold the products of its elements, got {len(elements)} that lack some; "
-                "SymmetryGroup.generated completes them."
-            )
+        closed = axis is not None or all(
+            bool(_matches(multiply(elements, q), elements).any(-1).all()) for q in elements
+        )
+        came = f"got {len(elements)} that lack some; SymmetryGroup.generated completes them"
+        require(closed, f"a symmetry group must hold the products of its elements, {came}.")
         object.__setattr__(self, "elements", elements)
         object.__setattr__(self, "axis", axis)
 
@@ -79,8 +78,6 @@ class SymmetryGroup:
         """Every rotation that looks like q (xyzw), q itself first; of an axis `count` evenly spaced angles."""
         group = self.elements
         if self.axis is not None:
-            if count < 1:
-                raise InputError(f"count must be at least 1, got {count}; 360 samples every degree.")
             group = multiply(group[:, None], _about(self.axis, count)).flatten(0, 1)
         return multiply(q.unsqueeze(-2), group.to(q))
 
@@ -131,8 +128,8 @@ class SymmetryGroup:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "SymmetryGroup":
-        if not isinstance(data, Mapping) or "elements" not in data:
-            raise InputError(f'a symmetry must be a dictionary with "elements" and perhaps "axis", got {data!r:.60}.')
+        good = isinstance(data, Mapping) and "elements" in data
+        require(good, f'a symmetry must be a dictionary with "elements" and perhaps "axis", got {data!r:.60}.')
         axis = None if data.get("axis") is None else _vector(data["axis"], "axis")
         offset = _vector(data.get("offset", ORIGIN), "offset")
         return cls(elements=as_unit_quat(data["elements"], "elements"), axis=axis, offset=offset)
@@ -159,16 +156,11 @@ class SymmetryGroup:
             points = [_vector(line.get("offset", ORIGIN), "offset") for line in lines]
             motions = torch.tensor(info.get("symmetries_discrete", []), dtype=torch.float64).reshape(-1, 4, 4)
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                "BOP symmetries must be 4 x 4 matrices of 16 numbers and continuous ones {axis, offset}, got "
-                f"{info!r:.80}; check models_info.json."
-            ) from error
+            rule = "BOP symmetries must be 4 x 4 matrices of 16 numbers and continuous ones {axis, offset}"
+            raise InputError(f"{rule}, got {info!r:.80}; check models_info.json.") from error
         axis = axes[0] if axes else None
-        if axis is not None and any(float(torch.linalg.cross(axis, other).norm()) > SAME for other in axes):
-            raise InputError(
-                "an object can have one continuous axis, got two or more that differ, which make it a sphere; "
-                "a sphere has no orientation to learn."
-            )
+        one = all(float(torch.linalg.cross(axes[0], other).norm()) <= SAME for other in axes)
+        require(one, "an object can have one continuous axis, got several that differ, which make it a sphere.")
         R = as_rotation_matrix(motions[:, :3, :3], "symmetries_discrete")
         # the fixed point nearest to the axis's own point: (1 - R) x = t, and x on the axis
         eye, start = torch.eye(3, dtype=torch.float64), points[0] if points else ORIGIN
@@ -194,11 +186,8 @@ class SymmetryGroup:
             while len(new):
                 elements = torch.cat((elements, new[:1]))
                 new = new[~_matches(new, new[:1]).any(-1)]
-                if len(elements) > MAX_ORDER:
-                    raise InputError(
-                        f"symmetries must generate at most {MAX_ORDER} rotations, got more; write those about a line "
-                        "as a continuous axis, and give angles to 0.01 degrees."
-                    )
+                rule = f"symmetries must generate at most {MAX_ORDER} rotations"
+                require(len(elements) <= MAX_ORDER, f"{rule}, got more; write those about a line as a continuous axis.")
         return cls(elements=elements, offset=offset)
 
     @classmethod
@@ -208,18 +197,16 @@ class SymmetryGroup:
     @classmethod
     def cyclic(cls, n: int, axis: Vector = (0.0, 0.0, 1.0)) -> "SymmetryGroup":
         """The n rotations by multiples of 360 / n degrees about an axis."""
-        if not 1 <= n <= MAX_ORDER:
-            raise InputError(f"n must be from 1 to {MAX_ORDER}, got {n}; use revolution for a continuous axis.")
+        require(1 <= n <= MAX_ORDER, f"n must be from 1 to {MAX_ORDER}, got {n}; see revolution for a continuous axis.")
         return cls(elements=_about(axis, n))
 
     @classmethod
     def dihedral(cls, n: int, axis: Vector = (0.0, 0.0, 1.0), secondary: Vector = (1.0, 0.0, 0.0)) -> "SymmetryGroup":
         """The 2n rotations of an n-sided prism: cyclic(n, axis), and by 180 degrees about n lines, one `secondary`."""
-        if not 1 <= n <= MAX_ORDER // 2:
-            raise InputError(f"n must be from 1 to {MAX_ORDER // 2}, got {n}; use revolution for a continuous axis.")
+        most = MAX_ORDER // 2
+        require(1 <= n <= most, f"n must be from 1 to {most}, got {n}; see revolution for a continuous axis.")
         cosine = float(_vector(axis, "axis", unit=True) @ _vector(secondary, "secondary", unit=True))
-        if abs(cosine) > SAME:
-            raise InputError(f"secondary must be perpendicular to axis, got cosine {cosine:.3g}.")
+        require(abs(cosine) <= SAME, f"secondary must be perpendicular to axis, got cosine {cosine:.3g}.")
         elements = _about(axis, n)
         return cls(elements=torch.cat((elements, multiply(elements, _about(secondary, 2)[1]))))
 
@@ -265,10 +252,8 @@ def _vector(vector: Any, name: str, *, unit: bool = False) -> Float64[Tensor, "3
         v = torch.as_tensor(vector, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be three numbers, got {vector!r:.60}; for example [0, 0, 1].") from error
-    if v.shape != (3,) or not bool(torch.isfinite(v).all()):
-        raise InputError(f"{name} must be three finite numbers, got {v.tolist()!r:.60}; for example [0, 0, 1].")
-    if unit and float(v.norm()) < 1e-6:
-        raise InputError(f"{name} must be three numbers, not all zero, got {v.tolist()}; for example [0, 0, 1].")
+    good = v.shape == (3,) and bool(torch.isfinite(v).all()) and not (unit and float(v.norm()) < 1e-6)
+    require(good, f"{name} must be three finite numbers, not all zero, got {v.tolist()!r:.60}; for example [0, 0, 1].")
     return v / v.norm() if unit else v
 
 

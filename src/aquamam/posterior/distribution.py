@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, convert_log_density, random_quat
 from aquamam.posterior.calibration import Calibration
 from aquamam.posterior.regions import Estimate, Region, find_region
@@ -29,8 +29,7 @@ Generator = torch.Generator | None
 
 def least_expected_error(q: Float[Tensor, "samples *batch 4"]) -> Float[Tensor, "*batch 4"]:
     """Of an image's samples the one whose mean geodesic angle to all of them is smallest."""
-    if len(q) == 0:
-        raise InputError("the sample of least expected error needs at least one sample, got none; 256 is usual.")
+    require(len(q) > 0, "the sample of least expected error needs at least one sample, got none; 256 is usual.")
     each = q.reshape(len(q), -1, 4).transpose(0, 1)  # (images, samples, 4)
     # |p · q| orders pairs as the angle does and is one matrix product; what acos loses near zero is under 0.1 degrees
     best = torch.acos((each @ each.mT).abs().clamp_max(1)).mean(-1).argmin(-1)
@@ -63,17 +62,17 @@ class RotationDistribution(Distribution):
         super().__init__(torch.Size([batch]), torch.Size([4]), validate_args=False)
 
     def _log_prob(self, q: Rotations) -> Densities:
-        raise NotImplementedError(f"{type(self).__name__} must define _log_prob.")
+        raise NotImplementedError
 
     def _sample(self, count: int, generator: Generator) -> Rotations:
-        raise NotImplementedError(f"{type(self).__name__} must define _sample.")
+        raise NotImplementedError
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
-        raise NotImplementedError(f"{type(self).__name__} must define _mode.")
+        raise NotImplementedError
 
     def _some(self, images: Images) -> "RotationDistribution":
         """The distributions of some of the images."""
-        raise NotImplementedError(f"{type(self).__name__} must define _some.")
+        raise NotImplementedError
 
     def _topk(self, k: int) -> TopK:
         name = type(self.unwrapped).__name__
@@ -104,14 +103,13 @@ class RotationDistribution(Distribution):
         With respect to volume pi^2 (uniform = -2.2895) unless `measure` asks for "1" or "8pi2".
         """
         q, sample_shape = self._flatten(value)
-        log_p = self._in_chunks(q)
+        log_p = self._log_probs(q)
         return convert_log_density(log_p.reshape(sample_shape + self.batch_shape).to(value.dtype), to=measure)
 
     def sample(self, sample_shape: Any = (), *, generator: Generator = None) -> Tensor:
         """Draw quaternions (xyzw, q_w >= 0), shape (*sample, *batch, 4); a plain number n means (n,)."""
         sample_shape = torch.Size((sample_shape,) if isinstance(sample_shape, int) else sample_shape)
-        if any(n < 0 for n in sample_shape):
-            raise InputError(f"sample shapes must not be negative, got {tuple(sample_shape)}.")
+        require(min(sample_shape, default=0) >= 0, f"sample shapes must not be negative, got {tuple(sample_shape)}.")
         with torch.no_grad():
             q = self._sample(sample_shape.numel() * self._copies, generator)
         return q.reshape(self._extended_shape(sample_shape))
@@ -125,18 +123,15 @@ class RotationDistribution(Distribution):
     def predict(self, strategy: str = "greedy", *, samples: int = 256, generator: Generator = None) -> Tensor:
         """One rotation for each image, shape (*batch, 4): the greedy sentence (the paper's), the best of a beam of 16,
         or the sample with the least expected geodesic error under the posterior ("expected")."""
-        if strategy == "greedy":
-            return self.mode
-        if strategy == "beam":
-            return self.topk(16).quaternions[0]
+        strategies = ("greedy", "beam", "expected")
+        require(strategy in strategies, f"strategy must be one of {', '.join(strategies)}, got {strategy!r}.")
         if strategy == "expected":
             return least_expected_error(self.sample((samples,), generator=generator))
-        raise InputError(f"strategy must be greedy, beam or expected, got {strategy!r}.")
+        return self.mode if strategy == "greedy" else self.topk(16).quaternions[0]
 
     def topk(self, k: int) -> TopK:
         """The k most probable cells that a beam of width k finds, with their log-probabilities."""
-        if k < 1:
-            raise InputError(f"k must be a positive whole number, got {k}.")
+        require(k >= 1, f"k must be a positive whole number, got {k}.")
         with torch.no_grad():
             q, log_p = self._topk(k)
         flat = (len(q), *[1] * (len(self.batch_shape) - 1), self._batch)
@@ -145,8 +140,7 @@ class RotationDistribution(Distribution):
 
     def entropy(self, samples: int = 1024, *, generator: Generator = None) -> Estimate:  # type: ignore[override]
         """Differential entropy in nats (volume pi^2) as a Monte Carlo mean of -log p, with its standard error."""
-        if samples < 2:
-            raise InputError(f"samples must be at least 2 for a standard error, got {samples}.")
+        require(samples >= 2, f"samples must be at least 2 for a standard error, got {samples}.")
         with torch.no_grad():
             surprise = -self.log_prob(self.sample((samples,), generator=generator))
         return Estimate(surprise.mean(0), surprise.std(0) / samples**0.5)
@@ -163,33 +157,27 @@ class RotationDistribution(Distribution):
         new._copies = new._batch_shape.numel() // self._batch if self._batch else 1
         return new
 
-    def _parts(self, count: int) -> int:
-        """How many parts to work on one after the other, so many rotations of each image in all."""
-        at_once = max(1, CHUNK_FLOATS // (self.row_floats * max(self._batch, 1)))
-        return max(1, -(-count // at_once))
-
     def _chunks(self, count: int) -> list[int]:
         """Numbers of rotations to work on at once, equal within one: a small last one would waste a matrix product."""
-        parts = self._parts(count)
-        return [(count + part) // parts for part in range(parts)]
+        at_once = max(1, CHUNK_FLOATS // (self.row_floats * max(self._batch, 1)))
+        parts = max(1, -(-count // at_once))
+        size, larger = divmod(count, parts)
+        return [size + 1] * larger + [size] * (parts - larger)
 
-    def _in_chunks(self, q: Rotations) -> Densities:
-        parts = list(map(self._log_prob, q.tensor_split(self._parts(len(q)))))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def _log_probs(self, q: Rotations) -> Densities:
+        """`_log_prob` of any number of rotations."""
+        return torch.cat([*map(self._log_prob, q.split(self._chunks(len(q))))])
 
     def _flatten(self, value: Tensor) -> tuple[Rotations, torch.Size]:
         """Checked quaternions in the layout of `_log_prob`, and their sample shape."""
-        if value.shape[-1:] != (4,):
-            raise InputError(f"quaternions are xyzw along a last axis of 4, got shape {tuple(value.shape)}.")
-        shape, batch_shape = value.shape[:-1], self.batch_shape
-        # not torch.broadcast_shapes, which imports sympy: a fifth of the start-up of a prediction
-        if not all(x in (1, y) for x, y in zip(reversed(shape), reversed(batch_shape))):
-            raise InputError(
-                f"quaternions must have shape (*sample, *batch, 4) with batch {tuple(batch_shape)}, got "
-                f"{tuple(value.shape)}; for many rotations of each image try q[:, None, :]."
-            )
-        sample_shape = shape[: max(0, len(shape) - len(batch_shape))]
-        q = as_unit_quat(value).expand(*sample_shape, *batch_shape, 4)
+        shape, q = (*value.shape[:-1],), as_unit_quat(value)
+        sample_shape = torch.Size(shape[: max(0, len(shape) - len(self.batch_shape))])
+        try:
+            q = q.expand(*sample_shape, *self.batch_shape, 4)
+        except RuntimeError:
+            rule = f"quaternions must have shape (*sample, *batch, 4) with batch {tuple(self.batch_shape)}"
+            told = f"{rule}, got {tuple(value.shape)}; for many rotations of each image try q[:, None, :]."
+            raise InputError(told) from None
         # the images are the last axis of the batch shape, or there is one image: either way this is the layout
         return q.reshape(sample_shape.numel() * self._copies, self._batch, 4), sample_shape
 
@@ -215,20 +203,11 @@ class Wrapped(RotationDistribution):
     def typicality(self) -> Float[Tensor, "batch"] | None:
         return self.inner.typicality
 
-    def _log_prob(self, q: Rotations) -> Densities:
-        return self.inner._log_prob(q)
-
-    def _sample(self, count: int, generator: Generator) -> Rotations:
-        return self.inner._sample(count, generator)
-
     def _mode(self) -> Float[Tensor, "batch 4"]:
         return self.inner._mode()
 
     def _some(self, images: Images) -> RotationDistribution:
         return self.around(self.inner._some(images))
-
-    def _topk(self, k: int) -> TopK:
-        return self.inner._topk(k)
 
     def _cell(self, q: Float[Tensor, "*batch 4"]) -> tuple[Int64[Tensor, "*batch code"], Float[Tensor, "*batch"]]:
         return self.inner._cell(q)

@@ -121,7 +121,7 @@ class EqualViews(Wrapped):
         place = torch.arange(len(image), device=q.device) - (counts.cumsum(0) - counts)[column]
         others = q[:1, images].repeat(int(counts.max()), 1, 1)
         others[place, column] = multiply(q[row, image], self.classes.elements.to(q)[element + 1])
-        others_log_p = self.inner._some(images)._in_chunks(others)[place, column]
+        others_log_p = self.inner._some(images)._log_probs(others)[place, column]
         flat = row * self._batch + image
         highest = log_p.detach().flatten().scatter_reduce(0, flat, others_log_p.detach(), "amax").clamp_min(-1e30)
         total = torch.exp(log_p.flatten() - highest).scatter_add(0, flat, torch.exp(others_log_p - highest[flat]))

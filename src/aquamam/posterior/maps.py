@@ -6,8 +6,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aquamam.errors import InputError
-from aquamam.posterior.distribution import CHUNK_FLOATS, Images, RotationDistribution, Wrapped
+from aquamam.errors import require
+from aquamam.posterior.distribution import (
+    CHUNK_FLOATS,
+    Densities,
+    Images,
+    RotationDistribution,
+    Rotations,
+    Wrapped,
+)
 from aquamam.posterior.sentences import QuaternionSentences
 
 FAINTEST = -80.0  # nats; a million pairs of tokens less likely than this have 1e-29 together
@@ -17,8 +24,7 @@ STEPS = 8  # a nat
 def within(posterior: RotationDistribution, tolerance: float = 0.0) -> RotationDistribution:
     """A distribution whose total variation distance from this one is at most `tolerance`, and whose `log_prob` is
     quicker at many rotations of an image: again an exact density. One that is not made of bins is returned as it is."""
-    if not 0 <= tolerance < 1:
-        raise InputError(f"tolerance must be a probability from 0 to less than 1, got {tolerance}; try 1e-6.")
+    require(0 <= tolerance < 1, f"tolerance must be a probability from 0 to less than 1, got {tolerance}; try 1e-6.")
     if isinstance(posterior, Wrapped):
         return posterior.around(within(posterior.inner, tolerance))
     if not isinstance(posterior, QuaternionSentences) or posterior.cells.density != "cells":
@@ -37,38 +43,36 @@ class FirstTokens(NamedTuple):
     threshold: float  # log-probability of a pair of tokens below which the third is taken as even
 
 
-class SentenceMap(Wrapped):
+class SentenceMap(QuaternionSentences):
     """Where the first two tokens are so unlikely that all such pairs have at most `tolerance` together, the third is
     taken as even over its legal bins. That is a density again, and of a map's rotations only the likely ones go through
     the network. Samples and predictions stay those of the whole distribution."""
 
-    inner: QuaternionSentences
-
-    def __init__(self, inner: QuaternionSentences, tolerance: float):
-        super().__init__(inner)
+    def __init__(self, whole: QuaternionSentences, tolerance: float):
+        super().__init__(whole.conditionals, whole.cells)
+        self.whole, self.tolerance = whole, tolerance
         self.row_floats = 256  # few rotations meet the network
-        self.tolerance = tolerance
         self._of_images: dict[int, FirstTokens] = {}
 
     def _some(self, images: Images) -> "SentenceMap":
-        return SentenceMap(self.inner._some(images), self.tolerance)
+        return SentenceMap(self.whole._some(images), self.tolerance)
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         if torch.is_grad_enabled():
-            return self.inner._log_prob(q)
+            return self.whole._log_prob(q)
         return torch.cat([self._of_image(i, q[:, i : i + 1]) for i in range(self._batch)], 1)
 
     def _of_image(self, i: int, q: Float[Tensor, "rotations 1 4"]) -> Float[Tensor, "rotations 1"]:
         if i not in self._of_images:
-            self._of_images[i] = self._first_tokens(self.inner._some(slice(i, i + 1)))
-        (one, second, states, threshold), cells = self._of_images[i], self.inner.cells
+            self._of_images[i] = self._first_tokens(self.whole._some(slice(i, i + 1)))
+        (one, second, states, threshold), cells = self._of_images[i], self.cells
         point = cells.chart.split(q)
         cell = cells.locate(point)
         token = point.chart * cells.bins + cell[..., 0]
         log_p = one.first_log_probs()[0][token] + second[token, cell[..., 1]]
         third = -(cells.bins - 2 * cells.first_legal(cell[..., :2])).float().log()
         likely = (log_p >= threshold)[:, 0].nonzero()[:, 0]
-        for some in likely.tensor_split(one._parts(len(likely))):
+        for some in likely.split(one._chunks(len(likely))):
             past = tuple(state[token[some, 0]] for state in states)
             logits, _ = one.conditionals.rest(point.chart[some], cells.centre(cell[some, :, 1:2]).float(), past)
             logits = cells.restrict(logits[..., 0, :].float(), cell[some, :, :2])

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from aquamam.errors import InputError
 from aquamam.geometry.camera import NOMINAL, Crop, ray_rotation
+from aquamam.geometry.directional import draw_uniform, inverse_cdf
 from aquamam.geometry.rotations import as_unit_quat, canonical, inverse, multiply, rotate
 from aquamam.posterior import windows
-from aquamam.posterior.decoding import inverse_cdf
-from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.distribution import Generator, RotationDistribution
 from aquamam.posterior.hypotheses import Hypothesis, find_hypotheses
 from aquamam.posterior.regions import density_pit
 from aquamam.posterior.sentences import QuaternionSentences
@@ -87,8 +87,6 @@ class PoseDistribution(CropFrames):
         self.rotation, self.sentences = rotation, sentences
         self.batch_shape = rotation.batch_shape
 
-    # --- the distribution -------------------------------------------------------------------------------------------
-
     def log_prob(self, pose: Pose) -> Float[Tensor, "*sample batch"]:
         """Log density per pi^2 and cubed unit of the part's radius; -inf where no window of the network's range shows
         the pose.
@@ -108,22 +106,21 @@ class PoseDistribution(CropFrames):
 
     def _window_log_prob(self, q: Tensor, window: Tensor) -> Float[Tensor, "rotations batch"]:
         """Log density of windows given the rotations, per unit of (a_x, a_y, b)."""
-        cells, bins = self.sentences.cells, self.sentences.cells.bins
-        point = cells.chart.split(q)
-        cell = cells.locate(point)
-        place = windows.locate(window, bins)
-        seen = cells.seen(point.u, cell).float()
-        seen = torch.cat([seen, windows.centre(place[..., :2], bins)], -1)
-        logits, _ = self.sentences.conditionals.rest(point.chart, seen)
-        log_p = logits[..., 2:, :].float().log_softmax(-1).gather(-1, place[..., None]).squeeze(-1)
-        return log_p.double().sum(-1) - windows.log_volume(bins)
+        cells, point = self.sentences.cells, self.sentences.cells.chart.split(q)
+        log_p = self.sentences.later_logits(point, cells.locate(point), window)[..., 2:, :].log_softmax(-1)
+        place = windows.locate(window, cells.bins)[..., None]
+        return log_p.gather(-1, place).squeeze(-1).double().sum(-1) - windows.log_volume(cells.bins)
 
-    def sample(self, count: int = 1, *, generator: torch.Generator | None = None) -> Pose:
+    def sample(self, count: int = 1, *, generator: Generator = None) -> Pose:
         """Draws, (count, batch, ...)."""
+
+        def draw(p: Tensor) -> Tensor:
+            return inverse_cdf(p, draw_uniform((*p.shape[:-1], 1), generator, p.device)).squeeze(-1)
+
         with torch.no_grad():
             q = self.rotation.sample((count,), generator=generator)
-            place = self._decode(q, lambda p: _draw(p, generator))
-        u = torch.rand(place.shape, generator=generator, dtype=torch.float64, device=place.device)
+            place = self._decode(q, draw)
+        u = draw_uniform(place.shape, generator, place.device)
         return self.to_pose(q, windows.value(place.double() + u, self.sentences.cells.bins))
 
     @property
@@ -137,7 +134,7 @@ class PoseDistribution(CropFrames):
             place = self._decode(q[None].to(self.sentences.first_log_probs().device), lambda p: p.argmax(-1))[0]
         return self.to_pose(q, windows.value(place.double() + 0.5, self.sentences.cells.bins))
 
-    def hypotheses(self, samples: int = 1000, *, generator: torch.Generator | None = None) -> list[list[Hypothesis]]:
+    def hypotheses(self, samples: int = 1000, *, generator: Generator = None) -> list[list[Hypothesis]]:
         """For each picture the modes of its rotations, each a pose with its share and its covariance, best first."""
         drawn = self.sample(samples, generator=generator)
         return [
@@ -158,9 +155,7 @@ class PoseDistribution(CropFrames):
             seen = windows.centre(chosen[-1], bins)[..., None]
             logits, past = self.sentences.conditionals.rest(point.chart, seen, past)
 
-    def region_score(
-        self, pose: Pose, samples: int = 200, *, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "batch"]:
+    def region_score(self, pose: Pose, samples: int = 200, *, generator: Generator = None) -> Float[Tensor, "batch"]:
         """The share of the distribution that is likelier than each pose: at most 0.9 for nine truths of ten if it is
         calibrated.
         """
@@ -168,12 +163,6 @@ class PoseDistribution(CropFrames):
         u = torch.rand(self.batch_shape, generator=generator, dtype=torch.float64)
         return density_pit(self.log_prob(pose), drawn, u)
 
-    def contains(
-        self, pose: Pose, level: float = 0.9, *, generator: torch.Generator | None = None
-    ) -> Bool[Tensor, "batch"]:
+    def contains(self, pose: Pose, level: float = 0.9, *, generator: Generator = None) -> Bool[Tensor, "batch"]:
         """Whether poses belong to the highest-density regions of a level."""
         return self.region_score(pose, generator=generator) <= level
-
-
-def _draw(p: Float[Tensor, "rotations batch bins"], generator: torch.Generator | None) -> Tensor:
-    return inverse_cdf(p, torch.rand(p.shape[:-1], generator=generator, dtype=torch.float64, device=p.device))

@@ -11,7 +11,9 @@ from aquamam.geometry.charts import ChartPoint
 from aquamam.geometry.rotations import as_unit_quat
 from aquamam.posterior import windows
 from aquamam.posterior.decoding import Choose, beam, distinct, sampler
-from aquamam.posterior.distribution import Images, RotationDistribution, TopK
+from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations, TopK
+
+Windows = Float[Tensor, "batch 3"]
 
 
 @runtime_checkable
@@ -78,112 +80,96 @@ class QuaternionSentences(RotationDistribution):
         cell = self.cells.locate(point)
         return torch.cat([point.chart[..., None], cell], -1), self.cells.log_factor(point, cell)
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         point = self.cells.chart.split(q)
         cell = self.cells.locate(point)
         token = point.chart * self.cells.bins + cell[..., 0]
-        logits = self._rest(point, cell)
+        logits = self.later_logits(point, cell)
         # both steps at once: indexing one step at a time costs a whole tensor of zeros each in the backward pass
         rest = logits.gather(-1, cell[..., 1:, None]).squeeze(-1) - logits.logsumexp(-1)
         sentence = self.first_log_probs().gather(-1, token.T).T + rest.sum(-1)
         return sentence + self.cells.log_factor(point, cell)
 
-    def _rest(
-        self,
-        point: ChartPoint,
-        cell: Int[Tensor, "rotations batch 3"],
-        window: Float[Tensor, "batch 3"] | None = None,
+    def later_logits(
+        self, point: ChartPoint, cell: Int[Tensor, "rotations batch 3"], window: Float[Tensor, "..."] | None = None
     ) -> Float[Tensor, "rotations batch steps bins"]:
-        """Logits of the second and third token, -inf where illegal, and of a window's three tokens."""
+        """Logits of the second and third token, -inf where illegal, and of the three tokens of a window, if given."""
         seen = self.cells.seen(point.u[..., :2], cell[..., :2]).float()
         if window is not None:
-            place = windows.centre(windows.locate(window, self.cells.bins), self.cells.bins)
-            third = self.cells.centre(cell[..., 2:]).float()
-            seen = torch.cat([seen, third, place[:, :2].expand(len(seen), -1, -1)], -1)
-        logits, _ = self.conditionals.rest(point.chart, seen)
-        logits = logits.float()
-        second = self.cells.restrict(logits[..., 0, :], cell[..., :1])
-        third = self.cells.restrict(logits[..., 1, :], cell[..., :2])
-        return torch.cat([torch.stack([second, third], -2), logits[..., 2:, :]], -2)
+            place = windows.centre(windows.locate(window, self.cells.bins)[..., :2], self.cells.bins)
+            seen = torch.cat([seen, self.cells.centre(cell[..., 2:]).float(), place.expand(len(seen), -1, -1)], -1)
+        logits = self.conditionals.rest(point.chart, seen)[0].float()
+        rotation = [self.cells.restrict(logits[..., c - 1, :], cell[..., :c]) for c in (1, 2)]
+        return torch.cat([torch.stack(rotation, -2), logits[..., 2:, :]], -2)
 
-    def smoothed_log_prob(
-        self, q: Float[Tensor, "rotations batch 4"], sigma: float = 0.0, window: Float[Tensor, "batch 3"] | None = None
-    ) -> Float[Tensor, "rotations batch"]:
+    def smoothed_log_prob(self, q: Rotations, sigma: float = 0.0, window: Windows | None = None) -> Densities:
         """`log_prob` with each token's label smeared over the legal bins of its axis by a Gaussian of `sigma` bins: a
         training target that tells near misses from far ones, and no density.
 
         window: where the part lies in each crop; then the log density of both.
         """
         cells, bins, point = self.cells, self.cells.bins, self.cells.chart.split(as_unit_quat(q))
-        cell = cells.locate(point)
+        label = cell = cells.locate(point)
         first = self.first_log_probs().reshape(self._batch, cells.chart.count, bins)
         first = first[torch.arange(self._batch, device=q.device), point.chart]  # of the true chart
-        log_p = torch.cat([first[..., None, :], self._rest(point, cell, window).log_softmax(-1)], -2)
+        log_p = torch.cat([first[..., None, :], self.later_logits(point, cell, window).log_softmax(-1)], -2)
         # bin coordinates of the exact value, so that the target's mean is unbiased
-        places, exact = cell, point.u / cells.width + bins / 2 - 0.5
-        factor = cells.log_factor(point, cell)
+        exact, factor = point.u / cells.width + bins / 2, cells.log_factor(point, cell)
         if window is not None:
-            places = torch.cat([places, windows.locate(window, bins).expand(len(q), -1, -1)], -1)
-            where = ((windows.normalised(window) + 1) / 2 * bins - 0.5).expand(len(q), -1, -1)
-            exact, factor = torch.cat([exact, where.to(exact)], -1), factor - windows.log_volume(bins)
+            label = torch.cat([cell, windows.locate(window, bins).expand(len(q), -1, -1)], -1)
+            exact = torch.cat([exact, windows.position(window, bins).expand(len(q), -1, -1).to(exact)], -1)
+            factor = factor - windows.log_volume(bins)
         if sigma > 0:
-            tokens = windows.smeared(log_p, exact.float(), sigma)
+            off = torch.arange(bins, device=q.device) + 0.5 - exact.float()[..., None]
+            weights = torch.exp(-0.5 * (off / sigma).square()) * log_p.isfinite()
+            smeared = (weights * log_p.masked_fill(~log_p.isfinite(), 0)).sum(-1)
+            tokens = smeared / weights.sum(-1).clamp_min(1e-30)
         else:
-            tokens = log_p.gather(-1, places[..., None]).squeeze(-1)
+            tokens = log_p.gather(-1, label[..., None]).squeeze(-1)
         return (tokens.sum(-1) + factor).to(q.dtype)
 
-    def decode(self, choose: Choose, generator: torch.Generator | None = None, *, shared: bool = False) -> Sentences:
+    def decode(self, choose: Choose, generator: Generator = None) -> Sentences:
         """The one decoding loop: greedy, beam and sampling differ only in how they choose.
 
-        shared: sentences that are equal so far pass through the network once.
+        Sentences that are equal so far pass through the network once, unless the paper's density is sampled, which
+        shows the network a value of its own for each.
         """
         cells, first = self.cells, self.first_log_probs()
-        images = torch.arange(self._batch, device=first.device)
-        _, token = choose(torch.zeros_like(first[None, :, 0]), first[None])
-        total = first.gather(-1, token.T).T
-        chart, cell = token // cells.bins, (token % cells.bins)[..., None]
+        images, noisy = (
+            torch.arange(self._batch, device=first.device),
+            cells.density == "paper" and generator is not None,
+        )
+        _, code = choose(torch.zeros_like(first[None, :, 0]), first[None])
+        total, chart, cell = first.gather(-1, code.T).T, code // cells.bins, (code % cells.bins)[..., None]
         past: tuple[Tensor, ...] = ()
-        source, code = None, token  # the state in `past` that a row goes on from, and a number for its prefix
+        state = torch.zeros_like(code)  # the one in `past` that a row goes on from; its code stands for its prefix
         while cell.shape[-1] < 3:
-            some_chart, some_cell, place = chart, cell, None
-            if shared:
-                row, place = distinct(code)
-                some_chart, some_cell = chart[row, images], cell[row, images]
-                source = None if source is None else source[row, images]
-            past = past if source is None else tuple(state[source, images] for state in past)
-            logits, past = self.conditionals.rest(some_chart, self._shown(some_cell[..., -1:], generator), past)
-            log_p = cells.restrict(logits[..., 0, :].float(), some_cell).log_softmax(-1)
-            parent, token = choose(total, log_p if place is None else log_p[place, images])
-            if place is not None:
-                source, code = place, place * cells.bins + token
-            else:
-                source = parent
-            if parent is not None:
-                total, chart, cell = (x[parent, images] for x in (total, chart, cell))
-            came_from = torch.arange(len(token), device=token.device)[:, None] if source is None else source
-            total = total + log_p[came_from, images, token]
+            if noisy:
+                code = torch.arange(len(code), device=code.device)[:, None].expand_as(code)
+            row, place = distinct(code)
+            shown = cells.centre(cell[row, images][..., -1:])
+            if noisy:
+                noise = torch.rand(shown.shape, generator=generator, dtype=shown.dtype, device=shown.device)
+                shown = shown + (noise - 0.5) * cells.width
+            past = tuple(states[state[row, images], images] for states in past)
+            logits, past = self.conditionals.rest(chart[row, images], shown.float(), past)
+            log_p = cells.restrict(logits[..., 0, :].float(), cell[row, images]).log_softmax(-1)
+            parent, token = choose(total, log_p[place, images])
+            total, chart, cell, state = (x[parent, images] for x in (total, chart, cell, place))
+            total, code = total + log_p[state, images, token], state * cells.bins + token
             cell = torch.cat([cell, token[..., None]], -1)
         return Sentences(chart, cell, total)
 
-    def _shown(self, bins: Int[Tensor, "rotations batch 1"], generator: torch.Generator | None) -> Tensor:
-        """What the network sees of a chosen bin: its centre, or a uniform value when the paper's density is sampled."""
-        value = self.cells.centre(bins)
-        if self.cells.density == "paper" and generator is not None:
-            noise = torch.rand(bins.shape, generator=generator, dtype=value.dtype, device=value.device)
-            value = value + (noise - 0.5) * self.cells.width
-        return value.float()
-
-    def sentences(self, count: int, *, generator: torch.Generator | None = None) -> Sentences:
+    def sentences(self, count: int, *, generator: Generator = None) -> Sentences:
         """Draw token sequences, shape (count, batch)."""
         if generator is None:
             generator = torch.Generator(device=self.first_log_probs().device)
             generator.manual_seed(int(torch.randint(2**62, ()).item()))
-        shared = self.cells.density == "cells"
         with torch.no_grad():
-            parts = [self.decode(sampler(n, generator), generator, shared=shared) for n in self._chunks(count)]
+            parts = [self.decode(sampler(n, generator), generator) for n in self._chunks(count)]
         return Sentences(*(torch.cat(field) for field in zip(*parts)))
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         drawn = self.sentences(count, generator=generator)
         return self.cells.chart.join(drawn.chart, self.cells.uniform(drawn.cell, generator)).float()
 

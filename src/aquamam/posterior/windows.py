@@ -8,28 +8,32 @@ the ranges that training draws; the density is uniform within a bin.
 
 import math
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 LOW, HIGH = (-0.75, -0.75, -1.2), (0.75, 0.75, 2.4)
 
 
-def normalised(window: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
-    """Windows with each range brought to [-1, 1]; what lies outside is moved to its end."""
-    low, high = window.new_tensor(LOW), window.new_tensor(HIGH)
-    return (2 * (window - low) / (high - low) - 1).clamp(-1, 1)
-
-
 def inside(window: Float[Tensor, "*batch 3"]) -> Bool[Tensor, "*batch"]:
     """Whether windows lie in the ranges; what is not finite does not."""
+    return ((window >= window.new_tensor(LOW)) & (window <= window.new_tensor(HIGH))).all(-1)
+
+
+def position(window: Float[Tensor, "*batch 3"], bins: int) -> Float[Tensor, "*batch 3"]:
+    """Windows as real numbers of bins: k + 1/2 is the centre of bin k. What lies outside is moved to the end."""
     low, high = window.new_tensor(LOW), window.new_tensor(HIGH)
-    return ((window >= low) & (window <= high)).all(-1)
+    return ((window - low) / (high - low) * bins).clamp(0, bins)
+
+
+def value(position: Float[Tensor, "*batch 3"], bins: int) -> Float[Tensor, "*batch 3"]:
+    """The inverse of `position`."""
+    low, high = position.new_tensor(LOW), position.new_tensor(HIGH)
+    return low + (high - low) * position / bins
 
 
 def locate(window: Float[Tensor, "*batch 3"], bins: int) -> Int[Tensor, "*batch 3"]:
     """The bin of each number."""
-    return ((normalised(window) + 1) / 2 * bins).long().clamp_max(bins - 1)
+    return position(window, bins).long().clamp_max(bins - 1)
 
 
 def centre(index: Int[Tensor, "*batch"], bins: int) -> Float[Tensor, "*batch"]:
@@ -37,21 +41,6 @@ def centre(index: Int[Tensor, "*batch"], bins: int) -> Float[Tensor, "*batch"]:
     return (2 * index.float() + 1) / bins - 1
 
 
-def value(index: Float[Tensor, "*batch 3"], bins: int) -> Float[Tensor, "*batch 3"]:
-    """The window at real-valued positions in bins: k + 1/2 is the centre of bin k."""
-    low, high = index.new_tensor(LOW), index.new_tensor(HIGH)
-    return low + (high - low) * index / bins
-
-
 def log_volume(bins: int) -> float:
     """Logarithm of the volume of a cell of three bins."""
     return sum(math.log((high - low) / bins) for low, high in zip(LOW, HIGH))
-
-
-def smeared(
-    log_p: Float[Tensor, "*batch bins"], position: Float[Tensor, "*batch"], sigma: float
-) -> Float[Tensor, "*batch"]:
-    """Mean of log-probabilities over a Gaussian of `sigma` bins about a position in bins, restricted to finite ones."""
-    bins = torch.arange(log_p.shape[-1], device=log_p.device, dtype=torch.float32)
-    weights = torch.exp(-0.5 * ((bins - position[..., None]) / sigma).square()) * log_p.isfinite()
-    return (weights * log_p.masked_fill(~log_p.isfinite(), 0)).sum(-1) / weights.sum(-1).clamp_min(1e-30)
