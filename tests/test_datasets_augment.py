@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from aquamam.data.augment import AUGMENTATIONS, AugmentSettings, augment, augmentation, turn
+from aquamam.data.augment import AMOUNTS, AUGMENTATIONS, AugmentSettings, augment, augment_pixels, augmentation
 from aquamam.data.base import Batch
-from aquamam.data.pixels import AMOUNTS, augment_pixels
 from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
-from aquamam.geometry.rotations import geodesic_angle, multiply, random_quat, rotvec_to_quat
+from aquamam.geometry.rotations import geodesic_angle
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 
@@ -62,15 +61,6 @@ def test_a_quarter_turn_is_exact_and_anticlockwise(dice):
         neutral["turn"] = quarters * math.pi / 2
         out = augment_pixels(images, neutral)
         assert np.array_equal(out, np.rot90(images, quarters, axes=(2, 3)))
-
-
-def test_turning_a_rotation_is_multiplying_from_the_camera_side():
-    angles = torch.linspace(-3, 3, 5, dtype=torch.float64)
-    q = random_quat((5, 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    about_z = rotvec_to_quat(torch.stack([0 * angles, 0 * angles, angles], -1))[:, None]
-    turned = turn(q, angles)
-    assert geodesic_angle(turned, multiply(about_z, q)).max() < 1e-7
-    assert (turned[..., 3] >= 0).all()
 
 
 def test_whatever_does_not_turn_leaves_the_rotation_alone(dice):

@@ -126,14 +126,14 @@ def test_spread_tells_uniform_from_concentrated():
     q = rng.normal(size=(5000, 4))
     q /= np.linalg.norm(q, axis=1, keepdims=True)
     uniform = spread(q)
-    assert uniform.uniform_p > 1e-3
-    assert np.allclose(uniform.eigenvalues, 0.25, atol=0.02)
+    assert uniform["uniform_p"] > 1e-3
+    assert np.allclose(uniform["eigenvalues"], 0.25, atol=0.02)
     narrow = q * 0.05 + [0, 0, 0, 1]
     narrow /= np.linalg.norm(narrow, axis=1, keepdims=True)
     found = spread(narrow)
-    assert found.uniform_p < 1e-9
-    assert np.allclose(found.mean, [0, 0, 0, 1], atol=1e-2)
-    assert found.median_deg < 10
+    assert found["uniform_p"] < 1e-9
+    assert np.allclose(found["mean"], [0, 0, 0, 1], atol=1e-2)
+    assert found["median_deg"] < 10
 
 
 def test_small_arguments_are_read():

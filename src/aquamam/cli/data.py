@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,50 +45,51 @@ def run(args: argparse.Namespace) -> None:
     splits = [args.split] if args.split else list(splits_of(args.path, args.kind))
     if not splits:
         raise InputError(f"{args.path} holds no split; docs/data.md shows the known layouts.")
-    summaries = []
+    summaries: list[dict[str, Any]] = []
     for split in splits:
         data = open_dataset(args.path, split, kind=args.kind, **options)
-        summaries.append(replace(summarise(data, images=None if args.check else 256), split=split))
+        summaries.append({"split": split} | summarise(data, images=None if args.check else 256))
         if args.out is not None and split == splits[0]:
             images, labels = sample_sheet(data)
             save_image(contact_sheet(images, 8, labels), args.out, "--out")
     if args.json:
-        print(json.dumps([summary.to_dict() for summary in summaries]))
+        print(json.dumps(summaries))
         return
-    print(f"{args.path}: {summaries[0].kind} layout, splits {', '.join(splits)}")
-    for key, value in summaries[0].about.items():
+    print(f"{args.path}: {summaries[0]['kind']} layout, splits {', '.join(splits)}")
+    for key, value in summaries[0]["about"].items():
         if isinstance(value, (str, int, float, bool)) and key not in ("format", "version", "shard_size"):
             print(f"  {key:11s} {value}")
     for summary in summaries:
-        print_summary(summary)
+        print_summary(**summary)
     if args.out is not None:
         print(f"contact sheet of {splits[0]}: {args.out}")
 
 
-def print_summary(summary: Any) -> None:
+def print_summary(
+    *, split: str, classes: dict[str, int], image_sizes: dict[str, int], rotations: dict[str, Any], **told: Any
+) -> None:
     """One fact a line."""
-    least, most = summary.true_rotations
+    least, most = told["true_rotations"]
     each = f"{least if least == most else f'{least} to {most}'} true rotation{'' if most == 1 else 's'}"
-    sizes = ", ".join(f"{size} px" for size in list(summary.image_sizes)[:3])
-    if len(summary.image_sizes) > 3:
-        sizes += f" and {len(summary.image_sizes) - 3} other sizes"
-    read = f"{summary.images_read:,} read, {len(summary.unreadable)} unreadable"
-    colour = ", ".join(f"{c:.0f}" for c in summary.mean_colour)
-    print(f"\n{summary.split}\n  examples    {summary.examples:,}, each with {each}")
+    sizes = ", ".join(f"{size} px" for size in list(image_sizes)[:3])
+    if len(image_sizes) > 3:
+        sizes += f" and {len(image_sizes) - 3} other sizes"
+    read = f"{told['images_read']:,} read, {len(told['unreadable'])} unreadable"
+    colour = ", ".join(f"{c:.0f}" for c in told["mean_colour"])
+    print(f"\n{split}\n  examples    {told['examples']:,}, each with {each}")
     print(f"  images      {sizes or 'none could be read'} ({read}), mean colour {colour}")
-    for sentence in summary.unreadable[:3]:
+    for sentence in told["unreadable"][:3]:
         print(f"              {sentence}")
-    for name, count in list(summary.classes.items())[:MANY_CLASSES]:
-        print(f"  class       {name}: {count:,}, symmetry {summary.symmetries[name] or 'not known'}")
-    if len(summary.classes) > MANY_CLASSES:
-        print(f"              and {len(summary.classes) - MANY_CLASSES} classes more")
-    rotations = summary.rotations
-    test = f"(Bingham's test, p = {rotations.uniform_p:.2g})"
-    if rotations.uniform_p > 0.01:
+    for name, count in list(classes.items())[:MANY_CLASSES]:
+        print(f"  class       {name}: {count:,}, symmetry {told['symmetries'][name] or 'not known'}")
+    if len(classes) > MANY_CLASSES:
+        print(f"              and {len(classes) - MANY_CLASSES} classes more")
+    test = f"(Bingham's test, p = {rotations['uniform_p']:.2g})"
+    if rotations["uniform_p"] > 0.01:
         print(f"  rotations   consistent with uniform {test}")
     else:
-        mean = ", ".join(f"{x:.3f}" for x in rotations.mean)
-        near = f"half lie within {rotations.median_deg:.1f} degrees of the mean ({mean}) xyzw"
+        mean = ", ".join(f"{x:.3f}" for x in rotations["mean"])
+        near = f"half lie within {rotations['median_deg']:.1f} degrees of the mean ({mean}) xyzw"
         print(f"  rotations   not uniform {test}: {near}")
-    if rotations.repeated:
-        print(f"              {rotations.repeated:,} occur more than once")
+    if rotations["repeated"]:
+        print(f"              {rotations['repeated']:,} occur more than once")

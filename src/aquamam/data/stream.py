@@ -8,7 +8,8 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -39,7 +40,6 @@ class Stream:
     augment: AugmentSettings | None = None
     threads: int = 2  # 0 makes each batch when it is asked for
     ahead: int = 4  # batches made before they are asked for
-    _orders: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -59,7 +59,8 @@ class Stream:
         if self.dataset.endless:
             return positions.tolist()
         epochs, places = np.divmod(positions, len(self.dataset))
-        return [int(self._order(int(epoch))[place]) for epoch, place in zip(epochs, places)]
+        length = len(self.dataset)
+        return [int(_order(self.seed, epoch, length)[place]) for epoch, place in zip(epochs.tolist(), places)]
 
     def batch(self, step: int) -> Batch:
         indices = self.indices(step)
@@ -77,14 +78,11 @@ class Stream:
         steps: Iterable[int] = range(start, stop) if stop is not None else itertools.count(start)
         return prefetch(self.batch, steps, threads=self.threads, ahead=self.ahead)
 
-    def _order(self, epoch: int) -> Int64[np.ndarray, " n"]:
-        order = self._orders.get(epoch)
-        if order is None:
-            everything = np.arange(len(self.dataset), dtype=np.int64)
-            order = np.argsort(words(self.seed, f"epoch {epoch}", everything, 1)[:, 0], kind="stable")
-            self._orders[epoch] = order
-            self._orders.pop(epoch - 2, None)  # batches of one epoch before may still be on their way
-        return order
+
+@lru_cache(4)  # batches of one epoch before may still be on their way
+def _order(seed: int, epoch: int, length: int) -> Int64[np.ndarray, " n"]:
+    """A data set shuffled for an epoch."""
+    return np.argsort(words(seed, f"epoch {epoch}", np.arange(length), 1)[:, 0], kind="stable")
 
 
 def one_pass(

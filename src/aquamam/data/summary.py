@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,45 +15,11 @@ from aquamam.geometry.symmetry import SymmetryGroup
 MANY = 100_000  # rotations are judged by at most this many examples, evenly spaced
 
 
-@dataclass(frozen=True, kw_only=True)
-class RotationSpread:
-    """How the pictured rotations lie on SO(3).
+def summarise(dataset: RotationDataset, *, images: int | None = 256) -> dict[str, Any]:
+    """What `aquamam data inspect` tells: of all labels and rotations, and of `images` evenly spaced images (None: all).
 
-    `uniform_p` is the p-value of Bingham's test, T = 12 n (tr S^2 - 1/4) with S = mean of q q^T, chi-squared with 9
-    degrees of freedom; `eigenvalues` are those of S, all 1/4 for uniform rotations. `mean` (xyzw) is the mean rotation
-    and `median_deg` the median angle to it, 136 degrees for uniform ones.
+    `about` is what the data set says about itself, `true_rotations` the least and the most of an example.
     """
-
-    eigenvalues: tuple[float, float, float, float]
-    uniform_p: float
-    mean: tuple[float, float, float, float]
-    median_deg: float
-    repeated: int  # rotations that occurred before
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """Everything that `aquamam data inspect` tells of one split."""
-
-    kind: str
-    split: str
-    examples: int
-    classes: dict[str, int]  # examples of each
-    symmetries: dict[str, str | None]  # None: not known
-    image_sizes: dict[str, int]  # height x width -> how many of the images looked at
-    images_read: int
-    unreadable: tuple[str, ...]
-    mean_colour: tuple[float, float, float]
-    true_rotations: tuple[int, int]  # least and most of an example
-    rotations: RotationSpread
-    about: dict[str, Any]  # what the data set says about itself
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def summarise(dataset: RotationDataset, *, images: int | None = 256) -> Summary:
-    """Look at all labels and rotations, and at `images` evenly spaced images (None: all)."""
     if len(dataset) == 0:
         raise InputError("the data set holds no examples; choose another split or weaker conditions.")
     rotations = [dataset.rotations(i) for i in evenly(len(dataset), MANY)]
@@ -68,22 +33,20 @@ def summarise(dataset: RotationDataset, *, images: int | None = 256) -> Summary:
             continue
         sizes[f"{pixels.shape[0]}x{pixels.shape[1]}"] += 1
         colours.append(pixels.mean((0, 1)))
-    red, green, blue = np.mean(colours, 0).tolist() if colours else (math.nan,) * 3
     counts, lengths = Counter(map(dataset.label, range(len(dataset)))), [len(q) for q in rotations]
-    return Summary(
-        kind=dataset.kind,
-        split=getattr(dataset, "split", ""),
-        examples=len(dataset),
-        classes={name: counts[name] for name in dataset.classes},
-        symmetries={name: symmetry_name(dataset.symmetry(name)) for name in dataset.classes},
-        image_sizes=dict(sizes.most_common()),
-        images_read=len(colours),
-        unreadable=tuple(unreadable),
-        mean_colour=(red, green, blue),
-        true_rotations=(min(lengths), max(lengths)),
-        rotations=spread(np.stack([q[0] for q in rotations])),
-        about=dataset.describe(),
-    )
+    return {
+        "kind": dataset.kind,
+        "examples": len(dataset),
+        "classes": {name: counts[name] for name in dataset.classes},
+        "symmetries": {name: symmetry_name(dataset.symmetry(name)) for name in dataset.classes},
+        "image_sizes": dict(sizes.most_common()),
+        "images_read": len(colours),
+        "unreadable": unreadable,
+        "mean_colour": np.mean(colours, 0).tolist() if colours else [math.nan] * 3,
+        "true_rotations": [min(lengths), max(lengths)],
+        "rotations": spread(np.stack([q[0] for q in rotations])),
+        "about": dataset.describe(),
+    }
 
 
 def evenly(length: int, count: int) -> list[int]:
@@ -91,19 +54,23 @@ def evenly(length: int, count: int) -> list[int]:
     return np.unique(np.linspace(0, length - 1, min(length, count)).round().astype(int)).tolist()
 
 
-def spread(q: Float64[np.ndarray, "n 4"]) -> RotationSpread:
+def spread(q: Float64[np.ndarray, "n 4"]) -> dict[str, Any]:
+    """How rotations lie on SO(3).
+
+    `uniform_p` is the p-value of Bingham's test, T = 12 n (tr S^2 - 1/4) with S = mean of q q^T, chi-squared with 9
+    degrees of freedom; `eigenvalues` are those of S, all 1/4 for uniform rotations. `mean` (xyzw) is the mean rotation,
+    `median_deg` the median angle to it, 136 degrees for uniform ones, and `repeated` counts those that occurred before.
+    """
     values, vectors = np.linalg.eigh(q.T @ q / len(q))
     mean = vectors[:, -1] * (1 if vectors[3, -1] >= 0 else -1)
     cosine = np.clip(np.abs(q @ mean), 0, 1)
-    x, y, z, w = mean.tolist()
-    a, b, c, d = values[::-1].tolist()
-    return RotationSpread(
-        eigenvalues=(a, b, c, d),
-        uniform_p=float(chi2.sf(12 * len(q) * (np.square(values).sum() - 0.25), 9)),
-        mean=(x, y, z, w),
-        median_deg=float(np.degrees(2 * np.arccos(np.median(cosine)))),
-        repeated=len(q) - len(np.unique(q.round(9), axis=0)),
-    )
+    return {
+        "eigenvalues": values[::-1].tolist(),
+        "uniform_p": float(chi2.sf(12 * len(q) * (np.square(values).sum() - 0.25), 9)),
+        "mean": mean.tolist(),
+        "median_deg": float(np.degrees(2 * np.arccos(np.median(cosine)))),
+        "repeated": len(q) - len(np.unique(q.round(9), axis=0)),
+    }
 
 
 def symmetry_name(group: SymmetryGroup | None) -> str | None:

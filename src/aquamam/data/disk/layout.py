@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64, UInt8
+from jaxtyping import Float64, UInt8
 from PIL import Image
 
 from aquamam import __version__
@@ -158,18 +158,6 @@ def bytes_per_image(encoding: str, images: UInt8[np.ndarray, "n h w 3"]) -> floa
     return sum(len(encode_png(image)) for image in images) / len(images) + 256 + 512 + 1024 + 48  # with tar's headers
 
 
-def tar_bytes(members: list[tuple[str, bytes]]) -> tuple[bytes, Int64[np.ndarray, "members 2"]]:
-    """A tar archive without owners or dates, so that equal content gives equal bytes; also (offset, size) of each."""
-    buffer, places = io.BytesIO(), []
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-            places.append((archive.offset - (-(-len(content) // 512) * 512), len(content)))
-    return buffer.getvalue(), np.array(places, np.int64).reshape(-1, 2)
-
-
 def write_shard(
     root: Path,
     manifest: Manifest,
@@ -184,11 +172,15 @@ def write_shard(
     if isinstance(images, np.ndarray):
         write_array(paths["images"], images)
         return
-    names = [thing["name"] for thing in manifest.objects]
-    members = []
-    for i, png, q in zip(manifest.shard_range(split, shard), images, rotations):
-        about = {"object": names[i % len(names)], "rotation_xyzw": q.tolist()}
-        members += [(f"{i:09d}.png", png), (f"{i:09d}.json", json.dumps(about).encode())]
-    content, places = tar_bytes(members)
-    write_array(paths["offsets"], places[::2])
-    write_bytes(paths["images"], content)
+    names, buffer = [thing["name"] for thing in manifest.objects], io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for i, png, q in zip(manifest.shard_range(split, shard), images, rotations):
+            about = json.dumps({"object": names[i % len(names)], "rotation_xyzw": q.tolist()}).encode()
+            for ending, content in (("png", png), ("json", about)):
+                info = tarfile.TarInfo(f"{i:09d}.{ending}")  # no owner and no date: equal content gives equal bytes
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    with tarfile.open(fileobj=io.BytesIO(buffer.getvalue())) as archive:
+        places = [(member.offset_data, member.size) for member in archive.getmembers()[::2]]
+    write_array(paths["offsets"], np.array(places, np.int64))
+    write_bytes(paths["images"], buffer.getbuffer())

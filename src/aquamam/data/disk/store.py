@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float64, UInt8
 
 from aquamam.data.base import Batch, RotationDataset, UnreadableExample, decode_image, fit_pixels
@@ -92,13 +91,7 @@ class StoredDataset(RotationDataset):
                 images[of_shard] = self._map(int(s), "images")[place[of_shard]]
             except UnreadableExample:
                 return super().batch(kept.tolist(), unreadable=unreadable)  # one by one, to know which are lost
-        return Batch(
-            images=torch.from_numpy(images),
-            rotations=torch.from_numpy(self._rotations[kept, None]),
-            counts=torch.ones(len(kept), dtype=torch.int64),
-            labels=tuple(map(self.label, kept.tolist())),
-            indices=tuple(kept.tolist()),
-        )
+        return self._collate(kept.tolist(), images.transpose(0, 2, 3, 1), list(self._rotations[kept, None]))
 
     def _map(self, shard: int, part: str) -> np.ndarray:
         path = shard_files(self.root, self.split, shard, self.manifest.encoding)[part]
@@ -109,10 +102,8 @@ class StoredDataset(RotationDataset):
 def open_map(path: Path, modified: int) -> np.ndarray:
     """A file of a shard, mapped into memory; `modified` tells a file that was written again from the old one."""
     try:
-        return (
-            np.memmap(path, np.uint8, "r")
-            if path.suffix == ".tar"
-            else np.load(path, mmap_mode="r", allow_pickle=False)
-        )
+        if path.suffix == ".tar":
+            return np.memmap(path, np.uint8, "r")
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise UnreadableExample(f"{path} is damaged; delete it and run the same `aquamam render` again.") from error

@@ -133,30 +133,22 @@ def render_shard(root: Path, spec: RenderSpec, manifest: Manifest, task: Task) -
 
 def _render_with(count: int, root: Path, spec: RenderSpec, manifest: Manifest, tasks: list[Task]) -> Iterator[int]:
     """Render shards with processes; yields numbers of new images."""
-    context = mp.get_context("spawn")
-    stop = context.Event()
-    with ProcessPoolExecutor(count, context, _begin_work, (stop, root, spec, manifest)) as pool:
+    with ProcessPoolExecutor(count, mp.get_context("spawn"), _begin_work, (root, spec, manifest)) as pool:
         try:
             for done in as_completed([pool.submit(_work, task) for task in tasks]):
                 yield done.result()
         finally:
-            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _begin_work(*given: Any) -> None:
-    """A worker keeps what all tasks share, leaves Ctrl-C to its parent, and ends when that is gone."""
+    """A worker keeps what all tasks share, and ends with Ctrl-C or its parent: a shard half done leaves nothing."""
     global _GIVEN
     _GIVEN = given
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     Thread(target=lambda: (mp.parent_process().join(), os._exit(1)), daemon=True).start()  # type: ignore[union-attr]
 
 
 def _work(task: Task) -> int:
-    stop, root, spec, manifest = _GIVEN
-    images = 0
-    for new in render_shard(root, spec, manifest, task):
-        images += new
-        if stop.is_set():  # a shard half done leaves nothing behind
-            break
-    return images
+    root, spec, manifest = _GIVEN
+    return sum(render_shard(root, spec, manifest, task))
