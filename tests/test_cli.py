@@ -101,7 +101,7 @@ def test_errors_are_one_sentence_and_exit_2(arguments, sentence, capsys):
         (f"{TRAIN} --steps 0", "at least 1"),
         (f"{TRAIN} --time-budget soon", "45m"),
         (f"{TRAIN} --time-budget=", "45m"),
-        ("plot x.png --truth 1,2", "four numbers"),
+        ("plot x.png --truth 1,2", "must be numbers qx,qy,qz,qw"),
         ("serve --port 70000", "from 0 to 65535"),
         ("serve --threads 0", "at least 1"),
         ("render die --split train", "must read like train=500,valid=100 or paper"),
@@ -125,7 +125,7 @@ def test_ctrl_c_ends_every_command_with_130_and_no_traceback(command, monkeypatc
     def interrupted(args):
         raise KeyboardInterrupt
 
-    examples = import_module(f"aquamam.cli.{command}").EXAMPLES
+    examples = import_module(f"aquamam.cli.{command}").__doc__
     words = next(line for line in examples.splitlines() if f"aquamam {command}" in line).split(f"aquamam {command}")[1]
     arguments = shlex.split(re.split(r"\s{2,}|\)|#| > ", words.strip())[0])
     monkeypatch.setattr(f"aquamam.cli.{command}.run", interrupted)

@@ -225,7 +225,7 @@ def test_every_detection_has_a_row_and_bad_ones_a_sentence(capsys, parts, photo,
     [
         (["--camera", "200,200,80,60"], "--camera needs boxes"),
         (["--box", "1,2,3"], "left,top,width,height"),
-        (["--box", "1,2,3,4", "--detections", "x.json"], "give one of them"),
+        (["--box", "1,2,3,4", "--detections", "x.json"], "not allowed with"),
         (["--box", "1,2,3,4", "--camera", "200,nan,80,60"], "finite"),
         (["--box", "1,2,0,4"], "positive area"),
         (["--box", "1,2,3,4", "--models", "nowhere"], "folder of fitted parts"),

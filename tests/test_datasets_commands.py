@@ -83,7 +83,7 @@ def test_torchrun_and_shares_split_the_work(tmp_path, small, monkeypatch):
         (["render", "die", "--out", "x", "--workers", "0"], "at least 1 worker"),
         (["render", "die", "--out", "x", "--symmetry", "C2"], "--symmetry is for mesh files"),
         (["render", "die", "--preview", "sheet.xyz", "--size", "8"], "--preview must end in .png"),
-        (["data", "inspect", "nowhere"], "nowhere does not exist"),
+        (["data", "inspect", "nowhere"], "no data set at nowhere"),
         (["data", "inspect", "."], "is not laid out like any known data set"),
     ],
 )

@@ -549,7 +549,7 @@ def test_unknown_layouts_and_options_are_refused(tmp_path, original):
     (tmp_path / "empty").mkdir()
     (tmp_path / "symsol.zip").write_bytes(b"PK")
     for path, options, sentence in (
-        (tmp_path / "nowhere", {}, "does not exist"),
+        (tmp_path / "nowhere", {}, "no data set"),
         (tmp_path / "empty", {}, "is not laid out like any known data set"),
         (tmp_path / "symsol.zip", {}, "is an archive; unpack it"),
         (original, {"kind": "coco"}, "kind must be one of aquamam, original, symsol"),

@@ -276,8 +276,8 @@ def test_commands_in_sentences_exist(page):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_examples_of_help_are_right(name):
-    lines = import_module(f"aquamam.cli.{name}").EXAMPLES.splitlines()
-    examples = [re.split(r"\s{2,}", line.strip())[0] for line in lines if line.startswith("  ")]
+    lines = import_module(f"aquamam.cli.{name}").__doc__.split("\n\n")[1].splitlines()
+    examples = [re.split(r"\s{2,}", line)[0] for line in lines]
     assert examples
     for example in examples:
         for command in commands_of(example):

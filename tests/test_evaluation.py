@@ -15,7 +15,7 @@ from tables import table_posterior
 
 from aquamam.baselines.classification import CellProbabilities
 from aquamam.checkpoints.checkpoint import load, save_model
-from aquamam.cli.evaluate import open_data
+from aquamam.cli.evaluate import rendered
 from aquamam.cli.main import main
 from aquamam.data.base import RotationDataset, UnreadableExample
 from aquamam.data.renders import RenderedDataset
@@ -369,8 +369,7 @@ def test_without_data_it_renders_what_the_model_was_trained_on_anew(checkpoint, 
 
 
 def test_held_out_renders_are_not_those_of_training(checkpoint):
-
-    fresh, _ = open_data(load(checkpoint), None, None, 50, 0)
+    fresh, _ = rendered(load(checkpoint), None, 50, 0)
     for split in ("train", "valid", "test"):
         seen = RenderedDataset(solid("die"), seed=0, split=split)
         mine, theirs = ([data.rotations(i)[0, 0] for i in range(n)] for data, n in ((fresh, 50), (seen, 500)))
@@ -380,7 +379,7 @@ def test_held_out_renders_are_not_those_of_training(checkpoint):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--data", "nowhere"], "there is no data set at 'nowhere'"),
+        (["--data", "nowhere"], "there is no data set at nowhere"),
         (["--data", "render:"], "render: needs a solid"),
         (["--data", "render:nothing.obj"], "nothing.obj"),
         (["--data", "FOLDER", "--split", "dev"], "dev"),

@@ -82,9 +82,20 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
     return path
 
 
+def usable(device: str | torch.device) -> torch.device:
+    """A device that this computer has."""
+    try:
+        number = torch.zeros((), device=device)
+        number.item()  # "meta" has none
+        return number.device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise InputError(f"--device must be one that this computer has, got '{device}' ({reason}).") from error
+
+
 def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> RotationModel:
     """A model in evaluation mode from a bundled name or a checkpoint's path."""
-    path = resolve(name_or_path)
+    device, path = usable(device), resolve(name_or_path)
     tensors, description = load_tensors(path)
     description = modernised(description)
     if not {"kind", "config"} <= description.keys():

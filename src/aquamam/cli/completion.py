@@ -1,15 +1,15 @@
-"""`aquamam completion`: a script with which a shell completes commands, options, choices and files."""
+"""Print a script with which a shell completes aquamam's commands, options, choices and files.
+
+source <(aquamam completion bash)        now; for every shell, put this line into ~/.bashrc
+source <(aquamam completion zsh)         in ~/.zshrc, after compinit
+aquamam completion fish > ~/.config/fish/completions/aquamam.fish
+"""
 
 import argparse
 from pathlib import Path
 
 import shtab
 
-HELP = "Print a script with which a shell completes aquamam's commands, options, choices and files."
-EXAMPLES = """  source <(aquamam completion bash)        now; for every shell, put this line into ~/.bashrc
-  source <(aquamam completion zsh)         in ~/.zshrc, after compinit
-  aquamam completion fish > ~/.config/fish/completions/aquamam.fish
-"""
 FILES = ("FILE", "PNG", "CSV", "PATH", "IMAGE", "NAME.onnx", "MODEL", "[NAME=]MODEL", "OBJECT")
 
 
@@ -17,16 +17,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS, help="the shell to write for")
 
 
-def run(args: argparse.Namespace) -> int:
-    parser = args.build_parser()
-    parsers = [parser]
-    for one in parsers:  # which grows by the commands of each
-        for action in one._actions:
+def run(args: argparse.Namespace) -> None:
+    from aquamam.cli.main import build_parser
+
+    parsers = [build_parser()]
+    for parser in parsers:  # which grows by the commands of each
+        for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
                 parsers += action.choices.values()
             elif action.metavar == "DIR":
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
             elif action.type is Path or action.metavar in FILES:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    print(shtab.complete(parser, args.shell))
-    return 0
+    print(shtab.complete(parsers[0], args.shell))

@@ -1,4 +1,10 @@
-"""Look into a data set of any known layout."""
+"""Look into a data set of any known layout.
+
+aquamam data inspect data/die                    every split: sizes, classes, symmetries, rotations
+aquamam data inspect photos --out sheet.png      and a contact sheet of the first split
+aquamam data inspect photos --rotation euler-YXZ-deg:yaw,pitch,roll --camera opencv
+aquamam data inspect bop/tless --split test_primesense --allocentric --json
+"""
 
 import argparse
 import json
@@ -7,12 +13,6 @@ from typing import Any
 
 from aquamam.cli.options import add, save_image
 from aquamam.errors import InputError
-
-EXAMPLES = """\
-  aquamam data inspect data/die                    every split: sizes, classes, symmetries, rotations
-  aquamam data inspect photos --out sheet.png      and a contact sheet of the first split
-  aquamam data inspect photos --rotation euler-YXZ-deg:yaw,pitch,roll --camera opencv
-  aquamam data inspect bop/tless --split test_primesense --allocentric --json"""
 
 MANY_CLASSES = 12  # more are counted, not listed
 

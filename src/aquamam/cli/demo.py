@@ -1,14 +1,14 @@
-"""Show what a distribution over rotations is: ask the bundled models about a few pictures."""
+"""Show what a distribution over rotations is: ask the bundled models about a few pictures.
+
+aquamam demo
+aquamam demo --out somewhere --seed 1
+"""
 
 import argparse
 from pathlib import Path
 
 from aquamam.cli.options import add
 
-EXAMPLES = """\
-  aquamam demo
-  aquamam demo --out somewhere --seed 1
-"""
 # name -> a model, its solid, the rotation vector of a plain render or the number of a picture in real light, what a
 # person sees, and what is true of it
 VIEWS: dict[str, tuple[str, str, tuple[float, float, float] | int, str, str]] = {

@@ -1,20 +1,24 @@
-"""Log densities of rotations from a CSV file, given an image."""
+"""Log densities of rotations from a CSV file, given an image.
+
+aquamam density die.png --rotations rotations.csv
+aquamam sample die.png -n 5 | aquamam density die.png --rotations -
+aquamam density part.png --rotations candidates.csv --measure 1 --out scored.csv
+aquamam density part.png --rotations grid.csv --within 1e-6 --out map.csv
+
+The CSV file has columns qx, qy, qz, qw (object to camera); other columns are kept, and log_density is added.
+"""
 
 import argparse
 import csv
 import json
+import math
 import sys
 from pathlib import Path
 
 from aquamam.cli.options import add, load_model, output
 from aquamam.errors import InputError
 
-EXAMPLES = """\
-  aquamam density die.png --rotations rotations.csv
-  aquamam sample die.png -n 5 | aquamam density die.png --rotations -
-  aquamam density part.png --rotations candidates.csv --measure 1 --out scored.csv
-  aquamam density part.png --rotations grid.csv --within 1e-6 --out map.csv
-The CSV file has columns qx, qy, qz, qw (object to camera); other columns are kept, and log_density is added."""
+COMPONENTS = ("qx", "qy", "qz", "qw")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
     from aquamam.network.images import read_image
     from aquamam.posterior.maps import within
 
-    rows, quaternions = read_rotations(args.rotations)
+    header, rows, quaternions = read_rotations(args.rotations)
     picture = read_image(args.image)
     model = load_model(args.model, args.device)
     q = torch.tensor(quaternions, dtype=torch.float64, device=model.device).reshape(-1, 4)
@@ -49,39 +53,36 @@ def run(args: argparse.Namespace) -> None:
             about = {"image": args.image, "measure": args.measure, "ceiling": posterior.ceiling}
             print(json.dumps({**about, "quaternions_xyzw": quaternions, "log_density": values}), file=file)
             return
-        kept = [name for name in rows[0] if name != "log_density"]  # a column of that name is replaced
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*kept, "log_density"])
-        writer.writerows([*(row[name] for name in kept), value] for row, value in zip(rows[1:], values))
+        kept = [name for name in header if name != "log_density"]  # a column of that name is replaced
+        writer = csv.DictWriter(file, [*kept, "log_density"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**row, "log_density": value} for row, value in zip(rows, values))
 
 
-def read_rotations(source: str) -> tuple[list[dict[str, str]], list[list[float]]]:
-    """Rows as text, the header before them, and the quaternions xyzw, checked row by row."""
+def read_rotations(source: str) -> tuple[list[str], list[dict[str, str]], list[list[float]]]:
+    """The header, the rows as text, and their quaternions xyzw, checked one by one."""
     from aquamam.geometry.rotations import UNIT_TOLERANCE
 
-    name = "standard input" if source == "-" else source
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"there is no file of rotations at {source}.") from None
     except UnicodeDecodeError:
-        raise InputError(f"rotations must be a CSV text file, and {name} is not text.") from None
-    reader = csv.reader(text.splitlines())
-    header = [field.strip().lower() for field in next((row for row in reader if row), [])]
-    if missing := ", ".join(column for column in ("qx", "qy", "qz", "qw") if column not in header):
-        raise InputError(f"{name} must begin with a header that names columns qx, qy, qz, qw, and lacks {missing}.")
-    rows, quaternions = [dict(zip(header, header))], []
-    for fields in filter(None, reader):
-        row, line = dict(zip(header, fields)), f"line {reader.line_num} of {name}"
+        raise InputError(f"rotations must be a CSV text file, and {source} is not text.") from None
+    reader, rows, quaternions = csv.DictReader(text.splitlines()), [], []
+    reader.fieldnames = header = [field.strip().lower() for field in reader.fieldnames or ()]
+    if missing := ", ".join(column for column in COMPONENTS if column not in header):
+        raise InputError(f"{source} must begin with a header that names columns qx, qy, qz, qw, and lacks {missing}.")
+    for row in reader:
+        line = f"line {reader.line_num} of {source}"
         try:
-            q = [float(row[column]) for column in ("qx", "qy", "qz", "qw")]
-        except (ValueError, KeyError):
+            q = [float(row[column]) for column in COMPONENTS]
+        except (TypeError, ValueError):
             q = []
-        if not q or len(fields) != len(header):
+        if not q or None in row or None in row.values():  # as DictReader marks too many fields and too few
             raise InputError(f"{line} must hold {len(header)} fields with numbers in qx, qy, qz, qw.")
-        norm = sum(x * x for x in q) ** 0.5
-        if not abs(norm - 1) <= UNIT_TOLERANCE:  # also catches NaN
-            raise InputError(f"{line} must hold a unit quaternion, got norm {norm:.4g}; divide by it.")
+        if not abs(math.hypot(*q) - 1) <= UNIT_TOLERANCE:  # also catches NaN
+            raise InputError(f"{line} must hold a unit quaternion, got norm {math.hypot(*q):.4g}; divide by it.")
         rows.append(row)
         quaternions.append(q)
-    return rows, quaternions
+    return header, rows, quaternions

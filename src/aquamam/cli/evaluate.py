@@ -1,4 +1,13 @@
-"""Likelihood, errors, spread, calibration and speed of a model on held-out images, as table, JSON and page."""
+"""Likelihood, errors, spread, calibration and speed of a model on held-out images, as table, JSON and page.
+
+aquamam evaluate die                             on 10,000 fresh renders of what the model was trained on
+aquamam evaluate runs/die --data data/die --out report      a folder's test split; report/evaluation.html
+aquamam evaluate die --photoreal                 on 300 path-traced pictures of a die in daylight and rooms
+aquamam evaluate runs/die --data render:die --count 2000 --samples 50 --json
+aquamam evaluate parts/duck --data lmo --object 9 --min-visible 0.6      crops of BOP's photographs
+aquamam evaluate --bop lmo result.csv            BOP's recalls of a result file, of aquamam predict --bop or others
+torchrun --nproc-per-node 8 -m aquamam evaluate runs/die --data data/die
+"""
 
 import argparse
 import json
@@ -8,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.options import SHARED, add, columns, existing_data, rendered_objects
+from aquamam.cli.options import SHARED, add, columns, rendered_objects
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,16 +25,6 @@ if TYPE_CHECKING:
 
     from aquamam.data.base import RotationDataset
     from aquamam.evaluation.results import Errors, Evaluation
-
-EXAMPLES = """\
-  aquamam evaluate die                             on 10,000 fresh renders of what the model was trained on
-  aquamam evaluate runs/die --data data/die --out report      a folder's test split; report/evaluation.html
-  aquamam evaluate die --photoreal                 on 300 path-traced pictures of a die in daylight and rooms
-  aquamam evaluate runs/die --data render:die --count 2000 --samples 50 --json
-  aquamam evaluate parts/duck --data lmo --object 9 --min-visible 0.6      crops of BOP's photographs
-  aquamam evaluate --bop lmo result.csv            BOP's recalls of a result file, of aquamam predict --bop or others
-  torchrun --nproc-per-node 8 -m aquamam evaluate runs/die --data data/die
-"""
 
 RENDERED = 10_000  # images rendered where there is no data set
 SEED = 2**31  # of those: training seeds are small, and no training renders a split called test
@@ -68,19 +67,14 @@ def run(args: argparse.Namespace) -> None:
     start = time.monotonic()
     with process_group(args.device) as device:
         model = load(args.checkpoint, device=device)
-        chosen = {"objects": args.object, "min_visible": args.min_visible}
-        if args.photoreal:
-            dataset, source = photoreal(model, args.data, args.split, *chosen.values())
-        else:
-            dataset, source = open_data(model, args.data, args.split, args.count, args.seed, chosen)
+        dataset, source = open_data(model, args)
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before the work, not after
         given = {name: getattr(args, name) for name in ("samples", "strategies", "seed", "batch_size", "quiet")}
         evaluation = evaluate(model, dataset, limit=args.count, **given)
         if dist.is_initialized() and dist.get_rank() > 0:
             return
-    parameters = sum(p.numel() for p in model.parameters())
-    about = {"model": args.checkpoint, "kind": model.kind, "parameters": parameters, "data": source}
+    about = {"model": args.checkpoint, "kind": model.kind, "parameters": model.parameter_count, "data": source}
     about["seconds"] = round(time.monotonic() - start, 1)
     page = None if args.out is None else write_report(args.out, evaluation, dataset, about)
     if args.json:
@@ -111,66 +105,63 @@ def judge_bop(args: argparse.Namespace) -> None:
     print("\n".join(columns(rows)))
 
 
-def open_data(
-    model: "nn.Module",
-    source: str | None,
-    split: str | None,
-    count: int | None,
-    seed: int,
-    chosen: dict[str, Any] | None = None,
-) -> tuple["RotationDataset", str]:
-    """The images to judge a model on, and a phrase that says what they are; `chosen` are options of BOP's data."""
+# --- the images to judge a model on, and a phrase that says what they are ---------------------------------------------
+
+
+def open_data(model: "nn.Module", args: argparse.Namespace) -> tuple["RotationDataset", str]:
+    from aquamam.data.loaders.photoreal import PhotorealDataset
+
+    size = getattr(model.config, "image_size", 224)
+    if args.photoreal:
+        if any(other is not None for other in (args.data, args.split, args.object, args.min_visible)):
+            told = "drop it, or what chooses another (--data, --split, ...)"
+            raise InputError(f"--photoreal is a data set of its own; {told}.")
+        return PhotorealDataset(size=size), f"physically based pictures of a die at {size} px"
+    if args.data is not None and not args.data.startswith("render:"):
+        return stored(model, args, size)
+    if args.object is not None or args.min_visible is not None:
+        raise InputError("--object and --min-visible choose among BOP's photographs; give their folder with --data.")
+    if args.split is not None:
+        raise InputError("a split is a part of a data set on disk; give its folder with --data, or drop --split.")
+    return rendered(model, args.data, RENDERED if args.count is None else args.count, args.seed)
+
+
+def stored(model: "nn.Module", args: argparse.Namespace, size: int) -> tuple["RotationDataset", str]:
+    """A data set on disk."""
     from aquamam.data.open import open_dataset, recognise, splits_of
     from aquamam.network.poses import part_of
 
-    size = getattr(model.config, "image_size", 224)
-    options = {name: value for name, value in (chosen or {}).items() if value is not None}
-    if source is None or source.startswith("render:"):
-        if options:
-            raise InputError(
-                "--object and --min-visible choose among BOP's photographs; give their folder with --data."
-            )
-        if split is not None:
-            raise InputError("a split is a part of a data set on disk; give its folder with --data, or drop --split.")
-        return rendered(model, source, RENDERED if count is None else count, SEED + seed, size)
-    there = splits_of(existing_data(source))
+    there = splits_of(args.data)
+    held_out = [s for start in ("test", "val", "all") for s in there if s.startswith(start)]  # all: undivided
+    split = args.split or next(iter(held_out), None)
     if split is None:
-        held_out = [s for start in ("test", "val", "all") for s in there if s.startswith(start)]  # all: undivided
-        if not held_out:
-            only = ", ".join(there) or "none"
-            raise InputError(f"{source} has no test or validation split, only {only}; name one with --split.")
-        split = held_out[0]
-    if recognise(Path(source)).kind == "bop" and (part := part_of(model)) is not None:
-        if "objects" not in options:
+        only = ", ".join(there) or "none"
+        raise InputError(f"{args.data} has no test or validation split, only {only}; name one with --split.")
+    told, options = [args.data, f"split {split}"], dict[str, Any]()
+    if args.object is not None:
+        options["objects"] = args.object
+        told += [f"object {number}" for number in args.object]
+    if args.min_visible is not None:
+        options["min_visible"] = args.min_visible
+        told.append(f"at least {args.min_visible:.0%} visible")
+    if recognise(Path(args.data)).kind == "bop" and (part := part_of(model)) is not None:
+        if args.object is None:
             raise InputError("this model knows one part; say which object of BOP's data it is, for example --object 9.")
         options["part"] = part
-    told = [f"object {number}" for number in options.get("objects", ())]
-    told += [f"at least {options['min_visible']:.0%} visible"] if "min_visible" in options else []
-    return open_dataset(source, split, size=size, **options), ", ".join([source, f"split {split}", *told])
+    return open_dataset(args.data, split, size=size, **options), ", ".join(told)
 
 
-def photoreal(model: "nn.Module", *others: Any) -> tuple["RotationDataset", str]:
-    """The physically based pictures that ship with the package, and a phrase that says what they are."""
-    from aquamam.data.loaders.photoreal import PhotorealDataset
-
-    if any(other is not None for other in others):
-        raise InputError(
-            "--photoreal is a data set of its own; drop it, or what chooses another (--data, --split, ...)."
-        )
-    size = getattr(model.config, "image_size", 224)
-    return PhotorealDataset(size=size), f"physically based pictures of a die at {size} px"
-
-
-def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size: int) -> tuple["RotationDataset", str]:
+def rendered(model: "nn.Module", source: str | None, count: int, seed: int) -> tuple["RotationDataset", str]:
     """Fresh renders with training's camera and light, of what the model was trained on or of what `source` names."""
     from aquamam.data.renders import RenderedDataset
     from aquamam.fit.part import fresh_renders
     from aquamam.rendering.render import RenderSettings
     from aquamam.rendering.solids import NAMES
 
-    length = max(count, 1)
-    if source is None and (fitted := fresh_renders(model, seed=seed, split="test", length=length)) is not None:
-        return fitted, f"fresh renders of {fitted.classes[0]} at {size} px, drawn as in training, seed {seed}"
+    size = getattr(model.config, "image_size", 224)
+    drawn: dict[str, Any] = {"seed": SEED + seed, "split": "test", "length": max(count, 1)}
+    if source is None and (fitted := fresh_renders(model, **drawn)) is not None:
+        return fitted, f"fresh renders of {fitted.classes[0]} at {size} px, drawn as in training, seed {SEED + seed}"
     trained: dict[str, Any] = getattr(model, "info", {}).get("data", {})
     if source is None:
         names = [str(thing.get("name")) for thing in trained.get("objects", ()) if isinstance(thing, dict)]
@@ -180,38 +171,37 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int, size
             raise InputError(f"this model {told}; give --data DIR or --data render:NAME, a solid or a mesh file.")
         source = ",".join(names)
     settings = replace(RenderSettings.from_dict(trained.get("settings", {})), size=size)
-    options: dict[str, Any] = {"seed": seed, "split": "test", "length": length, "lookalikes": True}
-    dataset = RenderedDataset(rendered_objects(source), settings, **options)
-    return dataset, f"fresh renders of {', '.join(dataset.classes)} at {size} px, seed {seed}"
+    dataset = RenderedDataset(rendered_objects(source), settings, lookalikes=True, **drawn)
+    return dataset, f"fresh renders of {', '.join(dataset.classes)} at {size} px, seed {SEED + seed}"
+
+
+# --- tables for people ------------------------------------------------------------------------------------------------
 
 
 def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
-    """The evaluation as tables for people."""
     f, speed = evaluation.figures, evaluation.throughput
     ceiling = f"ceiling {evaluation.ceiling:.2f}" if math.isfinite(evaluation.ceiling) else "no ceiling"
     mean = f"mean {f.mean_log_likelihood:.3f} ± {f.log_likelihood_se:.3f}, median {f.median_log_likelihood:.3f}"
     lines = [
         f"{about['model']} ({about['kind']}, {about['parameters']:,} parameters)",
-        f"on {f.images:,} images: {about['data']}; {about['seconds']:.0f} s",
-        "",
+        f"on {f.images:,} images: {about['data']}; {about['seconds']:.0f} s\n",
         f"log-likelihood   {mean}   (volume pi^2: uniform -2.29, {ceiling})",
     ]
     if evaluation.samples:
-        spread = f"{f.spread_deg:.2f} deg expected angle to the truth, {evaluation.samples} samples an image"
-        lines.append(f"spread           {spread}")
+        lines.append(f"spread           {f.spread_deg:.2f} deg expected angle, {evaluation.samples} samples an image")
         lines.append(f"calibration      {evaluation.verdict}: PIT KS {f.pit_ks:.4f} (p = {f.pit_p:.2g})")
         for level in (50, 90, 95):
-            share, se = getattr(f, f"coverage{level}"), getattr(f, f"coverage{level}_se")
-            lines.append(f"                 {level} % region covers {100 * share:.1f} ± {100 * se:.1f} %")
+            share, se = (100 * getattr(f, f"coverage{level}{end}") for end in ("", "_se"))
+            lines.append(f"                 {level} % region covers {share:.1f} ± {se:.1f} %")
         if not math.isnan(f.held90):
             held = ", ".join(f"{level} %: {100 * getattr(f, f'held{level}'):.1f} %" for level in (50, 90, 95))
             lines.append(f"pose sets        hold the truth as often as: {held}")
-    rows = [["error in degrees", *ERRORS, "images/s"]]
     which = ", nearest equivalent" if evaluation.symmetric else ""
+    rows = [["error in degrees", *ERRORS, "images/s"]]
     for name, errors in evaluation.strategies.items():
         rows.append([f"  {name}{which}", *error_cells(errors), f"{speed.predictions[name]:,.0f}"])
-    for name, errors in evaluation.plain.items() if evaluation.symmetric else ():
-        rows.append([f"  {name}, plain", *error_cells(errors), ""])
+    if evaluation.symmetric:
+        rows += [[f"  {name}, plain", *error_cells(errors), ""] for name, errors in evaluation.plain.items()]
     lines += ["", *columns(rows)]
     if unknown := [name for name, what in evaluation.symmetries.items() if what == "unknown"]:
         lines.append(f"  symmetries of {', '.join(unknown[:3])} are not known: errors are to the given rotation alone")
@@ -219,8 +209,8 @@ def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
         lines += ["", *columns(class_rows(evaluation))]
     first = next(iter(speed.predictions.values()))
     drawn = f", samples {speed.samples:,.0f}/s" if evaluation.samples else ""
-    lines += ["", f"throughput       log-likelihoods {speed.likelihoods:,.0f}/s, predictions {first:,.0f}/s{drawn}"]
     setting = f"on {speed.device}, processes: {speed.processes}, threads of each: {speed.threads}"
+    lines.append(f"\nthroughput       log-likelihoods {speed.likelihoods:,.0f}/s, predictions {first:,.0f}/s{drawn}")
     lines.append(f"                 medians over batches of {speed.batch_size}, encoding included, {setting}")
     if evaluation.unreadable:
         lines.append(f"left out         {len(evaluation.unreadable)} unreadable, first: {evaluation.unreadable[0]}")

@@ -1,15 +1,14 @@
-"""Write a checkpoint as ONNX: NAME.encoder.onnx, NAME.decoder.onnx, and NAME.json, which says what the tensors mean."""
+"""Write a checkpoint as ONNX: NAME.encoder.onnx, NAME.decoder.onnx, and NAME.json, which says what the tensors mean.
+
+aquamam export die model.onnx
+aquamam export runs/die/best.safetensors robots/die.onnx
+aquamam serve robots/die.onnx
+"""
 
 import argparse
 
 from aquamam.cli.options import SHARED
 from aquamam.errors import InputError
-
-EXAMPLES = """\
-  aquamam export die model.onnx
-  aquamam export runs/die/best.safetensors robots/die.onnx
-  aquamam serve robots/die.onnx
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

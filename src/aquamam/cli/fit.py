@@ -1,4 +1,12 @@
-"""One command from a mesh to a usable model: symmetries, training on renders, calibration, a page that judges it."""
+"""One command from a mesh to a usable model: symmetries, training on renders, calibration, a page that judges it.
+
+aquamam fit part.stl                              an hour; part/ holds model, page and symmetries
+aquamam fit part.obj --time-budget 30m --out models/part
+aquamam fit part.stl --plain                      clean renders on white, for parts that are never photographed
+aquamam predict photo.png --model part/           serve, plot, export and evaluate take the folder too
+
+Stopped, the same command goes on; with a longer --time-budget it goes on learning.
+"""
 
 import argparse
 import json
@@ -13,14 +21,6 @@ from aquamam.errors import InputError
 if TYPE_CHECKING:
     from aquamam.fit.pipeline import FitConfig
     from aquamam.network.model import ModelConfig
-
-EXAMPLES = """\
-  aquamam fit part.stl                              an hour; part/ holds model, page and symmetries
-  aquamam fit part.obj --time-budget 30m --out models/part
-  aquamam fit part.stl --plain                      clean renders on white, for parts that are never photographed
-  aquamam predict photo.png --model part/           serve, plot, export and evaluate take the folder too
-Stopped, the same command goes on; with a longer --time-budget it goes on learning.
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,19 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from aquamam.checkpoints.checkpoint import usable
     from aquamam.fit.pipeline import Fit
-    from aquamam.training.distributed import usable
 
-    config = config_of(args)
-    out = args.out or Path(Path(args.part).stem)
+    config, out = config_of(args), args.out or Path(Path(args.part).stem)
+    usable(args.device or "cpu")
 
     def say(line: str) -> None:
         print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
 
-    if args.device is not None:
-        usable(args.device)
-    fit = Fit(args.part, out, config, say=say, quiet=args.quiet, device=args.device, untextured=args.untextured)
-    facts = fit.run()
+    options = {name: getattr(args, name) for name in ("quiet", "device", "untextured")}
+    facts = Fit(args.part, out, config, say=say, **options).run()
     print(json.dumps(facts) if args.json else "\n".join(lines_of(facts, out)))
 
 
@@ -65,17 +63,10 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
     from aquamam.network.model import ModelConfig
     from aquamam.training.presets import preset
 
-    chosen, values = preset(args.preset), dict(args.set)
+    chosen = preset(args.preset)
     model, train = chosen.model, chosen.train
     if not isinstance(model, ModelConfig) or model.embedding == "category":
         raise InputError(f"a fit needs an AQuaMaM that reads images, {args.preset!r} is none; try die-small.")
-    if unknown := values.keys() - model.__dataclass_fields__.keys() - train.__dataclass_fields__.keys():
-        name = sorted(unknown)[0]
-        raise InputError(f"neither the model's nor the training's config has a field {name!r}; see aquamam info.")
-    step = model.patch_size if model.embedding == "patches" else 2 ** len(model.stem)
-    if args.size < step or args.size % step:
-        near = max(step, round(args.size / step) * step)
-        raise InputError(f"--size must be a multiple of {step}, got {args.size}; try {near}.")
     ours: dict[str, Any] = {
         "time_budget": 0.0 if args.steps else round(TRAINING_SHARE * args.time_budget, 3),
         "steps": args.steps or train.steps,
@@ -88,10 +79,11 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
     }
     sizes = settings_for(args.time_budget)
     held_out = sizes["held_out"] if args.held_out is None else args.held_out
-    model = with_settings(replace(model, image_size=args.size, pose=not args.plain), values)
+    model = replace(model, image_size=args.size, pose=not args.plain)
+    model, train = with_settings(dict(args.set), model, replace(train, **ours))
     return FitConfig(
         model=model,
-        train=with_settings(replace(train, **ours), values),
+        train=train,
         plain=args.plain,
         backgrounds=args.backgrounds,
         start=start_of(args.start, model),
@@ -109,10 +101,8 @@ def start_of(name: str | None, model: "ModelConfig") -> str | None:
     if name == "none" or (name is None and "base" not in bundled()):
         return None
     there = load(name or "base").config
-    if there == model:
-        return name or "base"
-    if name is None:
-        return None
+    if there == model or name is None:
+        return (name or "base") if there == model else None
     differ = next(key for key, value in model.to_dict().items() if there.to_dict().get(key) != value)
     raise InputError(f"--from needs a model of the size that is fitted, and {name} has another {differ}; try none.")
 
@@ -121,19 +111,16 @@ def lines_of(facts: dict[str, Any], out: Path) -> list[str]:
     """The judgement for people."""
     f = facts["evaluation"]
     ceiling = "" if f["ceiling"] is None else f", ceiling {f['ceiling']:.2f}"
-    mean = f"{f['mean_log_likelihood']:.3f} ± {f['log_likelihood_se']:.3f}"
-    likelihood = f"log-likelihood {mean} (uniform -2.29{ceiling})"
+    likelihood = f"{f['mean_log_likelihood']:.3f} ± {f['log_likelihood_se']:.3f} (uniform -2.29{ceiling})"
     error = f"error median {f['median_error_deg']:.2f}°, mean {f['mean_error_deg']:.2f}°"
-    rows = [["views that fit", "images", "mean LL", "median error", "50 % set", "90 % set", "95 % set"]]
-    for row in facts["classes"]:
-        sets = [
-            f"{100 * one['share']:.1f} ± {100 * one['se']:.1f}{' ' if one['within_two_se'] else '!'}"
-            for one in row["coverage"].values()
-        ]
-        numbers = [f"{row['images']:,}", f"{row['mean_log_likelihood']:.2f}", f"{row['median_error_deg']:.2f}°"]
-        rows.append([row["words"], *numbers, *sets])
     spread = f"within 15° {100 * f['acc15']:.1f} %, spread {f['spread_deg']:.2f}°"
-    lines = ["", f"{likelihood}, {error}, {spread}", "", *columns(rows)]
-    if any("!" in cell for row in rows for cell in row):
-        lines.append("! more than two standard errors from what the set promises")
+    rows, missed = [["views that fit", "images", "mean LL", "median error", "50 % set", "90 % set", "95 % set"]], False
+    for row in facts["classes"]:
+        numbers = [f"{row['images']:,}", f"{row['mean_log_likelihood']:.2f}", f"{row['median_error_deg']:.2f}°"]
+        for one in row["coverage"].values():
+            numbers.append(f"{100 * one['share']:.1f} ± {100 * one['se']:.1f}{' ' if one['within_two_se'] else '!'}")
+            missed |= not one["within_two_se"]
+        rows.append([row["words"], *numbers])
+    lines = ["", f"log-likelihood {likelihood}, {error}, {spread}", "", *columns(rows)]
+    lines += ["! more than two standard errors from what the set promises"] if missed else []
     return [*lines, "", f"the page is {out / 'index.html'}; try: aquamam predict photo.png --model {out}/"]

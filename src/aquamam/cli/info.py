@@ -1,15 +1,14 @@
-"""Print parameters, bins, chart, density and ceiling of a preset or checkpoint."""
+"""Print parameters, bins, chart, density and ceiling of a preset or checkpoint.
+
+aquamam info toy
+aquamam info runs/die/best.safetensors --json
+"""
 
 import argparse
 import json
 from typing import Any
 
 from aquamam.cli.options import add
-
-EXAMPLES = """\
-  aquamam info toy
-  aquamam info runs/die/best.safetensors --json
-"""
 
 WIDEST = 140  # characters of a value; --json has all of it
 

@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
@@ -77,17 +78,16 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         sub = subparsers.add_parser(name, help=line, formatter_class=_Help)
         if command in (None, name):
             module = import_module(f"aquamam.cli.{name}")
-            sub.description = module.__doc__
-            sub.epilog = f"examples:\n{module.EXAMPLES}"
+            sub.description, examples, *notes = (module.__doc__ or "").split("\n\n")
+            sub.epilog = "\n".join(["examples:", textwrap.indent(examples, "  "), *notes])
             module.add_arguments(sub)
-            sub.set_defaults(run=module.run, build_parser=build_parser)
+            sub.set_defaults(run=module.run)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    named = next((a for a in arguments if not a.startswith("-")), "")
-    parser = build_parser(named)
+    parser = build_parser(next((a for a in arguments if not a.startswith("-")), ""))
     args = parser.parse_args(arguments)
     if args.command is None:
         parser.print_help()

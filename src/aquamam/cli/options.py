@@ -5,6 +5,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -28,7 +29,17 @@ def whole(least: int, most: int | None = None, *, or_zero: bool = False) -> Call
     return parse
 
 
-seed = whole(0, 2**31 - 1)  # every generator of random numbers here takes these
+def numbers(names: str, example: str) -> Callable[[str], tuple[float, ...]]:
+    """As many numbers, between commas, as there are names."""
+
+    def parse(text: str) -> tuple[float, ...]:
+        with contextlib.suppress(ValueError):
+            values = tuple(map(float, text.split(",")))
+            if len(values) == len(names.split(",")):
+                return values
+        raise InputError(f"must be numbers {names}, got {text!r}; try {example}")
+
+    return parse
 
 
 def duration(text: str) -> float:
@@ -58,6 +69,10 @@ ONNX = "onnxruntime on the CPU, with graphs made at a model's first use"
 MOVED = "of symmetries: how far a surface may move, as a share of the radius"
 OVERRIDE = "override a field of the model's or the training's config"
 MESH = "a mesh file (.obj, .ply, .stl, .glb, .gltf, .off) or a solid's name"
+PART = "of the part in the image: left, top, width, height in pixels"
+INTRINSICS = "fx,fy,cx,cy in pixels, or a calibration file of ROS or OpenCV (YAML)"
+BOX = numbers("left,top,width,height", "120,80,64,48")
+SEED = whole(0, 2**31 - 1)  # every generator of random numbers here takes these
 SHARED: dict[str, dict[str, Any]] = {
     "image": {"metavar": "IMAGE", "help": "an image file"},
     "images": {"metavar": "IMAGE", "nargs": "+", "help": "image files, or folders of them"},
@@ -67,13 +82,15 @@ SHARED: dict[str, dict[str, Any]] = {
     "--device": {"help": "cpu, cuda, cuda:1, ... (default: a GPU if there is one)"},
     "--engine": {"choices": ["torch", "onnx"], "default": "torch", "help": "what runs the network; onnx: " + ONNX},
     "--threads": {"type": whole(1), "metavar": "N", "help": "CPU cores to use (default: all)"},
-    "--seed": {"type": seed, "metavar": "N", "default": 0, "help": "of everything random"},
+    "--seed": {"type": SEED, "metavar": "N", "default": 0, "help": "of everything random"},
     "--size": {"type": int, "metavar": "PX", "default": 64, "help": "side of an image"},
     "--steps": {"type": whole(1), "metavar": "N", "help": "optimiser steps"},
     "--time-budget": {"type": duration, "metavar": "TIME", "help": "wall-clock time: 45m, 2h, 90s"},
     "--tolerance": {"type": float, "metavar": "SHARE", "default": 0.01, "help": MOVED},
     "--set": {"type": setting, "action": "append", "default": [], "metavar": "FIELD=VALUE", "help": OVERRIDE},
     "--untextured": {"action": "store_true", "help": "leave out a mesh file's textures and colours"},
+    "--box": {"type": BOX, "metavar": "X,Y,W,H", "help": PART},
+    "--camera": {"metavar": "CAMERA", "help": INTRINSICS},
     "--out": {"type": Path, "metavar": "FILE", "help": "write there instead of printing"},
     "--json": {"action": "store_true", "help": "print JSON"},
     "--quiet": {"action": "store_true", "help": "no progress bars"},
@@ -94,47 +111,45 @@ def load_model(source: str, device: str | None, engine: str = "torch") -> Any:
     """A model on a device, or on the best there is."""
     import torch
 
-    from aquamam.export.runner import load
-    from aquamam.training.distributed import usable
+    from aquamam.checkpoints import checkpoint
+    from aquamam.export import runner
 
-    gpu = torch.cuda.is_available() and engine == "torch" and not source.endswith((".onnx", ".json"))
-    return load(source, device=usable(device or ("cuda" if gpu else "cpu")), engine=engine)
-
-
-def generator_for(model: Any, seed: int) -> Any:
-    """A source of random numbers where the model is."""
-    import torch
-
-    return torch.Generator(device=model.device).manual_seed(seed)
+    if engine == "onnx" or source.endswith(runner.EXPORTED):
+        return runner.load(source, device=device or "cpu", engine=engine)
+    return checkpoint.load(source, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 class Pictures:
-    """The images that a command was given, in batches, with a progress bar; unreadable ones cost a sentence each."""
+    """The images that a command was given, with a progress bar; whatever is wrong with one costs a sentence."""
 
     def __init__(self, sources: list[str]):
         from aquamam.network.images import find_images
 
         self.paths = find_images(sources)
-        self.status = 0  # of the command: 2 if there were unreadable images
+        self.status = 0  # of the command: 2 if something was wrong
 
-    def batches(self, size: int = 1) -> Iterator[tuple[list[str], list[Any]]]:
+    def wrong(self, sentence: object) -> None:
         from tqdm import tqdm
 
+        self.status = 2
+        tqdm.write(f"aquamam: {sentence}", file=sys.stderr)
+
+    def __iter__(self) -> Iterator[tuple[Path, Any]]:
+        """The paths and the images that can be read."""
+        from tqdm import tqdm
+
+        alone = len(self.paths) == 1
+        for path in tqdm(self.paths, unit="img", disable=True if alone else None, leave=False):
+            if (image := self.read(path)) is not None:
+                yield path, image
+
+    def read(self, path: Path) -> Any:
         from aquamam.network.images import read_image
 
-        with tqdm(total=len(self.paths), unit="img", disable=None if len(self.paths) > 1 else True, leave=False) as bar:
-            for start in range(0, len(self.paths), size):
-                names, pictures = [], []
-                for path in self.paths[start : start + size]:
-                    try:
-                        pictures.append(read_image(path))
-                        names.append(str(path))
-                    except InputError as error:
-                        self.status = 2
-                        tqdm.write(f"aquamam: {error}", file=sys.stderr)
-                    bar.update()
-                if pictures:
-                    yield names, pictures
+        try:
+            return read_image(path)
+        except InputError as error:
+            return self.wrong(error)
 
 
 def rendered_objects(source: str) -> list[Any]:
@@ -147,26 +162,24 @@ def rendered_objects(source: str) -> list[Any]:
     return [open_object(name) for name in names]
 
 
-def existing_data(source: str) -> str:
-    """A data set's folder that is there."""
-    if not Path(source).exists():
-        raise InputError(f"there is no data set at {source!r}; make one with aquamam render, or use --data render:die.")
-    return source
-
-
-def with_settings(config: Any, values: dict[str, Any]) -> Any:
-    """A copy of a frozen config with those of its fields that are in `values`, of the types that they have now."""
-    changes = {}
-    for name in config.__dataclass_fields__.keys() & values.keys():
-        now, value = getattr(config, name), values[name]
-        if isinstance(now, float) and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if isinstance(now, tuple) and isinstance(value, list):
-            value = tuple(value)
-        if type(value) is not type(now):
-            raise InputError(f"{name} must be {type(now).__name__} like its default {now!r}, got {value!r}.")
-        changes[name] = value
-    return replace(config, **changes)
+def with_settings(values: dict[str, Any], *configs: Any) -> list[Any]:
+    """Copies of the model's and the training's config with the fields in `values`, of the types that they have now."""
+    if unknown := sorted(values.keys() - {name for config in configs for name in config.__dataclass_fields__}):
+        raise InputError(f"neither the model's nor the training's config has a field {unknown[0]!r}; see aquamam info.")
+    changed = []
+    for config in configs:
+        changes = {}
+        for name in config.__dataclass_fields__.keys() & values.keys():
+            now, value = getattr(config, name), values[name]
+            if isinstance(now, float) and type(value) is int:
+                value = float(value)
+            if isinstance(now, tuple) and isinstance(value, list):
+                value = tuple(value)
+            if type(value) is not type(now):
+                raise InputError(f"{name} must be {type(now).__name__} like its default {now!r}, got {value!r}.")
+            changes[name] = value
+        changed.append(replace(config, **changes))
+    return changed
 
 
 def columns(rows: list[list[str]]) -> list[str]:
@@ -175,15 +188,12 @@ def columns(rows: list[list[str]]) -> list[str]:
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
-@contextlib.contextmanager
-def output(path: Path | None) -> Iterator[IO[str]]:
+def output(path: Path | None) -> AbstractContextManager[IO[str]]:
     """A file to write to, or standard output."""
     if path is None:
-        yield sys.stdout
-        return
+        return contextlib.nullcontext(sys.stdout)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        yield file
+    return open(path, "w", encoding="utf-8", newline="")
 
 
 def save_image(image: Any, path: Path, option: str) -> None:

@@ -1,99 +1,92 @@
-"""Predict rotations from images, or poses from boxes in them, and say how sure they are."""
+"""Predict rotations from images, or poses from boxes in them, and say how sure they are.
+
+aquamam predict die.png                              one line: rotation, log density, certainty
+aquamam predict photos/ --csv > rotations.csv        a whole folder
+aquamam predict part.jpg --model runs/part --json --matrix
+aquamam predict photos/ --samples 0 --csv            faster: rotations and log densities only
+aquamam predict photo.jpg --model parts/duck --box 120,80,64,48 --camera camera.yaml      the pose in a box
+aquamam predict photo.jpg --models parts/ --detections boxes.json --camera 600,600,320,240 --frame opencv
+aquamam predict --bop lmo --models parts/ --out result.csv      BOP's result file
+
+Quaternions are xyzw and take the object to the camera (x right, y up, z towards the viewer).
+"""
 
 import argparse
 import csv
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.crops import BopRows, Rows, add_crop_options
-from aquamam.cli.options import Pictures, add, generator_for, load_model, whole
+from aquamam.cli.crops import answer_boxes, write_bop
+from aquamam.cli.options import Pictures, add, load_model, whole
 from aquamam.errors import InputError
-
-EXAMPLES = """\
-  aquamam predict die.png                              one line: rotation, log density, certainty
-  aquamam predict photos/ --csv > rotations.csv        a whole folder
-  aquamam predict part.jpg --model runs/part --json --matrix
-  aquamam predict photos/ --samples 0 --csv            faster: rotations and log densities only
-  aquamam predict photo.jpg --model parts/duck --box 120,80,64,48 --camera camera.yaml      the pose in a box
-  aquamam predict photo.jpg --models parts/ --detections boxes.json --camera 600,600,320,240 --frame opencv
-  aquamam predict --bop lmo --models parts/ --out result.csv      BOP's result file
-Quaternions are xyzw and take the object to the camera (x right, y up, z towards the viewer)."""
 
 BATCH = 32  # images at once where nothing is drawn at random
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    option, form, where = parser.add_argument, *(parser.add_mutually_exclusive_group() for _ in range(2))
     add(parser, "images", nargs="*")
     add(parser, "--model", "--device", "--engine", "--seed")
-    form = parser.add_mutually_exclusive_group()
     add(form, "--json", help="print a JSON list, one object an image")
     form.add_argument("--csv", action="store_true", help="print CSV, one row an image")
-    parser.add_argument("--matrix", action="store_true", help="also give rotation matrices (with --json or --csv)")
+    option("--matrix", action="store_true", help="also give rotation matrices (with --json or --csv)")
     samples = "drawn for shares and modes; 0 gives rotations and log densities only"
-    parser.add_argument("--samples", type=whole(16, or_zero=True), default=1000, metavar="N", help=samples)
+    option("--samples", type=whole(16, or_zero=True), default=1000, metavar="N", help=samples)
     strategies = "greedy (the paper's), beam (the best of 16), or expected (least expected error of samples)"
-    parser.add_argument("--strategy", choices=["greedy", "beam", "expected"], default="greedy", help=strategies)
-    add_crop_options(parser)
+    option("--strategy", choices=["greedy", "beam", "expected"], default="greedy", help=strategies)
+    add(where, "--box")
     boxes = "boxes: COCO's or BOP's JSON, or YOLO's .txt of one image; one row each"
-    parser.add_argument("--detections", type=Path, metavar="FILE", help=boxes)
+    where.add_argument("--detections", type=Path, metavar="FILE", help=boxes)
+    add(parser, "--camera")
     several = "a folder of fitted parts, named like the categories of the boxes or obj_000009"
-    parser.add_argument("--models", type=Path, metavar="DIR", help=several)
-    parser.add_argument(
-        "--bop", type=Path, metavar="DIR", help="answer the boxes of a BOP data set, with --models and --out"
-    )
-    parser.add_argument("--split", default="test", help="of the BOP data set")
+    option("--models", type=Path, metavar="DIR", help=several)
+    option("--bop", type=Path, metavar="DIR", help="answer the boxes of a BOP data set, with --models and --out")
+    option("--split", default="test", help="of the BOP data set")
     least = "of BOP's data, without --detections: least visible share of an object"
-    parser.add_argument("--min-visible", type=float, default=0.1, metavar="SHARE", help=least)
-    parser.add_argument("--out", type=Path, metavar="CSV", help="BOP's result file to write, with --bop")
+    option("--min-visible", type=float, default=0.1, metavar="SHARE", help=least)
+    option("--out", type=Path, metavar="CSV", help="BOP's result file to write, with --bop")
     frames = "of rotations and translations: opengl (y up, z towards the viewer) or opencv (y down, z forward)"
-    parser.add_argument("--frame", choices=["opengl", "opencv"], default="opengl", help=frames)
+    option("--frame", choices=["opengl", "opencv"], default="opengl", help=frames)
 
 
 def run(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
+    if args.bop is not None:
+        return write_bop(args)
+    boxes = args.box is not None or args.detections is not None
     if args.matrix and not (args.json or args.csv):
         raise InputError("--matrix needs --json or --csv; a table has no room for matrices.")
-    if args.bop is not None:
-        rows = BopRows(args)
-        print(f"{args.out}: {rows.write()} poses")
-        return rows.status
     if args.out is not None:
         raise InputError("--out is BOP's result file, with --bop; other answers are printed.")
     if not args.images:
         raise InputError("nothing to predict; give images, or a BOP data set with --bop.")
-    pictures: Pictures | Rows
-    if args.box is not None or args.detections is not None:
-        pictures = Rows(args)
-        records: Iterator[dict[str, Any]] = (told for _, told in pictures.records())
-    else:
-        if idle := next((name for name in ("camera", "models") if getattr(args, name) is not None), None):
-            raise InputError(f"--{idle} needs boxes; give --box or --detections.")
-        pictures = Pictures(args.images)
-        records = predict_all(load_model(args.model, args.device, args.engine), pictures, args)
+    if not boxes and (idle := next((name for name in ("camera", "models") if getattr(args, name) is not None), None)):
+        raise InputError(f"--{idle} needs boxes; give --box or --detections.")
+    pictures = Pictures(args.images)
+    records = answer_boxes(args, pictures) if boxes else predict_all(args, pictures)
     if args.json:
         print(json.dumps(list(records), indent=1 if sys.stdout.isatty() else None))
     elif args.csv:
         write_csv(records)
     else:
-        longest = max(5, *(len(str(path)) for path in pictures.paths))
-        for line in table(records, 40 if isinstance(pictures, Rows) else min(32, longest)):
-            tqdm.write(line)
+        print_table(records, 40 if boxes else min(32, max(5, *(len(str(path)) for path in pictures.paths))))
     return pictures.status
 
 
-def predict_all(model: Any, pictures: Pictures, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def predict_all(args: argparse.Namespace, pictures: Pictures) -> Iterator[dict[str, Any]]:
     """A record for each readable image.
 
     Samples of an image must not depend on the images beside it, so with samples images go one by one; drawing takes
     longest anyway.
     """
-    for names, batch in pictures.batches(1 if args.samples else BATCH):
-        for name, record in zip(names, predict(model, batch, args)):
-            yield {"image": name, **record}
+    model, images = load_model(args.model, args.device, args.engine), iter(pictures)
+    while some := list(islice(images, 1 if args.samples else BATCH)):
+        paths, batch = zip(*some)
+        for path, record in zip(paths, predict(model, list(batch), args)):
+            yield {"image": str(path), **record}
 
 
 def predict(model: Any, pictures: list, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -104,7 +97,7 @@ def predict(model: Any, pictures: list, args: argparse.Namespace) -> list[dict[s
     from aquamam.posterior.answers import answers
     from aquamam.posterior.frames import Rotated
 
-    options: dict[str, Any] = {"strategy": args.strategy, "generator": generator_for(model, args.seed)}
+    options: dict[str, Any] = {"strategy": args.strategy, "generator": model.generator(args.seed)}
     with torch.inference_mode():
         posterior = model(pictures)
         if args.frame == "opencv":
@@ -123,8 +116,7 @@ def write_csv(records: Iterator[dict[str, Any]]) -> None:
         }
         row |= dict(zip(("left", "top", "width", "height"), values.get("box", ())))
         row |= dict(zip(("qx", "qy", "qz", "qw", "rx", "ry", "rz"), values["quaternion_xyzw"] + values["rotvec"]))
-        if "matrix" in values:
-            row |= {f"r{i}{j}": values["matrix"][i][j] for i in range(3) for j in range(3)}
+        row |= {f"r{i}{j}": x for i, line in enumerate(values.get("matrix", ())) for j, x in enumerate(line)}
         if "box" in values:  # not every model tells translations
             row |= dict(zip(("tx", "ty", "tz", "unit"), [*values.get("translation", [""] * 3), values.get("unit", "")]))
         row |= {k: v for k, v in values.items() if k in ("log_density", "ceiling") or k.startswith("share_")}
@@ -137,27 +129,28 @@ def write_csv(records: Iterator[dict[str, Any]]) -> None:
         sys.stdout.flush()
 
 
-def table(records: Iterator[dict[str, Any]], width: int) -> Iterator[str]:
+def print_table(records: Iterator[dict[str, Any]], width: int) -> None:
     """Lines for people; the first record tells what the head says."""
+    from tqdm import tqdm
+
     for number, values in enumerate(records):
+        boxed, sampled, name = "box" in values, "modes" in values, values["image"]
         if number == 0:
             ceiling = "" if values["ceiling"] is None else f", ceiling {values['ceiling']:.2f}"
-            yield f"log density with respect to volume pi^2 (uniform -2.29{ceiling})"
-            shares = "  in 5  in 15  in 30 deg  modes  in words" if "modes" in values else ""
-            place = f"  {'translation':^32}" if "box" in values else ""
-            frame = f", {values['frame']} camera" if "frame" in values else ""
-            yield f"{'image':{width}}  {'quaternion xyzw' + frame:^35}{place}  {'ln p':>7}{shares}"
-        name = values["image"]
-        if "box" in values:
+            shares = "  in 5  in 15  in 30 deg  modes  in words" if sampled else ""
+            place = f"  {'translation':^32}" if boxed else ""
+            what = "quaternion xyzw" + (f", {values['frame']} camera" if "frame" in values else "")
+            tqdm.write(f"log density with respect to volume pi^2 (uniform -2.29{ceiling})")
+            tqdm.write(f"{'image':{width}}  {what:^35}{place}  {'ln p':>7}{shares}")
+        if boxed:
             name = f"{Path(name).name} {values['model']} {','.join(f'{edge:g}' for edge in values['box'])}"
         name = name if len(name) <= width else "..." + name[3 - width :]
-        x, y, z, w = values["quaternion_xyzw"]
-        line = f"{name:{width}}  {x:+8.5f} {y:+8.5f} {z:+8.5f} {w:+8.5f}"
-        if "box" in values:
+        line = f"{name:{width}}  {' '.join(f'{x:+8.5f}' for x in values['quaternion_xyzw'])}"
+        if boxed:
             line += "  " + (" ".join(f"{v:+10.4g}" for v in values.get("translation", ())) or "-").center(32)
         line += f"  {values['log_density']:7.2f}"
-        if "modes" in values:
+        if sampled:
             told = values.get("up_to_symmetry", values)
             five, fifteen, thirty = (100 * told[f"share_within_{limit}_deg"] for limit in (5, 15, 30))
             line += f"  {five:3.0f} %  {fifteen:4.0f} %  {thirty:8.0f} %  {len(told['modes']):5d}  {told['verdict']}"
-        yield line
+        tqdm.write(line)

@@ -1,4 +1,14 @@
-"""Render a data set of an object under random rotations."""
+"""Render a data set of an object under random rotations.
+
+aquamam render die --out data/die --size 64 --count 20000
+aquamam render part.obj --preview sheet.png
+aquamam render part.obj --out data/part --split train=50000,valid=1000,test=1000 --background random
+aquamam render tet cube icosa --out data/solids --split paper
+aquamam render die --out data/die --split paper --shard 1/4     # on the first of four machines with a shared disk
+torchrun --nproc-per-node 4 -m aquamam render die --out data/die
+
+A render that was stopped, or ran out of disk, goes on when the same command is run again.
+"""
 
 import argparse
 import json
@@ -17,15 +27,6 @@ if TYPE_CHECKING:
     from aquamam.data.disk.layout import Manifest
     from aquamam.data.disk.writing import RenderSpec
     from aquamam.geometry.symmetry import SymmetryGroup
-
-EXAMPLES = """\
-  aquamam render die --out data/die --size 64 --count 20000
-  aquamam render part.obj --preview sheet.png
-  aquamam render part.obj --out data/part --split train=50000,valid=1000,test=1000 --background random
-  aquamam render tet cube icosa --out data/solids --split paper
-  aquamam render die --out data/die --split paper --shard 1/4     # on the first of four machines with a shared disk
-  torchrun --nproc-per-node 4 -m aquamam render die --out data/die
-A render that was stopped, or ran out of disk, goes on when the same command is run again."""
 
 CAMERA = {  # options that are fields of RenderSettings
     "supersample": (int, "samples a pixel, each way"),

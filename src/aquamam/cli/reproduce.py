@@ -1,4 +1,15 @@
-"""Run an experiment of the paper; write OUT/NAME.json, figures and a page."""
+"""Run an experiment of the paper; write OUT/NAME.json, figures and a page.
+
+aquamam reproduce toy                       63 rotations of six viewpoints: a few minutes on two cores
+aquamam reproduce toy --systems aquamam ipdf mog
+aquamam reproduce toy --batches sampled     the same with random batches of 128, as in the paper
+aquamam reproduce toy --scale paper --device cuda    the paper's recipe to the letter
+aquamam reproduce die --model runs/die      Figures 7 and 8 from a trained model
+aquamam reproduce all --out out/report      everything, bound into out/report/report.html
+aquamam reproduce comparison                all systems on distributions of known density: docs/comparison.md
+
+A fit that was stopped goes on when the same command is run again.
+"""
 
 import argparse
 from collections.abc import Callable
@@ -9,16 +20,6 @@ from typing import Any
 from aquamam.cli.options import SHARED, columns, whole
 from aquamam.files import write_text
 
-EXAMPLES = """\
-  aquamam reproduce toy                       63 rotations of six viewpoints: a few minutes on two cores
-  aquamam reproduce toy --systems aquamam ipdf mog
-  aquamam reproduce toy --batches sampled     the same with random batches of 128, as in the paper
-  aquamam reproduce toy --scale paper --device cuda    the paper's recipe to the letter
-  aquamam reproduce die --model runs/die      Figures 7 and 8 from a trained model
-  aquamam reproduce all --out out/report      everything, bound into out/report/report.html
-  aquamam reproduce comparison                all systems on distributions of known density: docs/comparison.md
-A fit that was stopped goes on when the same command is run again.
-"""
 # name: what it is, and the options that it shares with others
 EXPERIMENTS = {
     "unimodal": ("Figure 1: the Bingham estimate between two rotations", "--seed"),
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
 
         torch.set_num_threads(args.threads)
     if getattr(args, "device", None) is not None:
-        from aquamam.training.distributed import usable
+        from aquamam.checkpoints.checkpoint import usable
 
         usable(args.device)
     if args.experiment == "comparison":

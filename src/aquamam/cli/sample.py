@@ -1,4 +1,11 @@
-"""Draw rotations from the posterior of an image."""
+"""Draw rotations from the posterior of an image.
+
+aquamam sample die.png -n 1000 > samples.csv
+aquamam sample photos/ -n 100 --seed 7 --out samples.csv
+aquamam sample part.png -n 20 --model runs/part --json
+
+Columns: image, qx, qy, qz, qw (object to camera, xyzw), log_density (volume pi^2).
+"""
 
 import argparse
 import csv
@@ -6,13 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from aquamam.cli.options import Pictures, add, generator_for, load_model, output, whole
-
-EXAMPLES = """\
-  aquamam sample die.png -n 1000 > samples.csv
-  aquamam sample photos/ -n 100 --seed 7 --out samples.csv
-  aquamam sample part.png -n 20 --model runs/part --json
-Columns: image, qx, qy, qz, qw (object to camera, xyzw), log_density (volume pi^2)."""
+from aquamam.cli.options import Pictures, add, load_model, output, whole
 
 AT_ONCE = 20_000  # draws of an image that are held in memory
 
@@ -32,25 +33,25 @@ def run(args: argparse.Namespace) -> int:
         writer = csv.writer(file, lineterminator="\n")
         if not args.json:
             writer.writerow(["image", "qx", "qy", "qz", "qw", "log_density"])
-        for (name,), batch in pictures.batches():
-            drawn = draws(model, batch, args.count, args.seed)
+        for path, image in pictures:
+            drawn = draws(model, image, args.count, args.seed)
             if args.json:
                 q, log_p = zip(*drawn)
-                records.append({"image": name, "quaternions_xyzw": q, "log_density": log_p})
+                records.append({"image": str(path), "quaternions_xyzw": q, "log_density": log_p})
             else:
-                writer.writerows([name, *q, log_p] for q, log_p in drawn)
+                writer.writerows([path, *q, log_p] for q, log_p in drawn)
         if args.json:
             print(json.dumps(records), file=file)
     return pictures.status
 
 
-def draws(model: Any, picture: list[Any], count: int, seed: int) -> Iterator[tuple[list[float], float]]:
+def draws(model: Any, image: Any, count: int, seed: int) -> Iterator[tuple[list[float], float]]:
     """Quaternions and their log densities; they depend on nothing but the image, the count and the seed."""
     import torch
 
-    generator = generator_for(model, seed)
+    generator = model.generator(seed)
     with torch.inference_mode():
-        posterior = model(picture)
+        posterior = model([image])
         for start in range(0, count, AT_ONCE):
             q = posterior.sample((min(AT_ONCE, count - start),), generator=generator)
             log_p = torch.round(posterior.log_prob(q)[:, 0].double(), decimals=4)

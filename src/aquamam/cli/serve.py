@@ -1,4 +1,12 @@
-"""Serve models over HTTP: a JSON API, and a page that shows the posterior of a dropped image or a rotated object."""
+"""Serve models over HTTP: a JSON API, and a page that shows the posterior of a dropped image or a rotated object.
+
+aquamam serve                                         the bundled die; open http://127.0.0.1:8000
+aquamam serve runs/part part2=runs/part2 --port 9000  two models: "part" and "part2"
+aquamam serve robots/die.onnx --threads 2             a model from aquamam export
+curl -F image=@die.png http://127.0.0.1:8000/v1/predict
+
+There is no authentication: beyond this computer (--host) put a proxy in front that asks who is calling.
+"""
 
 import argparse
 import ipaddress
@@ -12,13 +20,6 @@ from typing import Any
 
 from aquamam.cli.options import add, load_model, whole
 from aquamam.errors import InputError
-
-EXAMPLES = """\
-  aquamam serve                                         the bundled die; open http://127.0.0.1:8000
-  aquamam serve runs/part part2=runs/part2 --port 9000  two models: "part" and "part2"
-  aquamam serve robots/die.onnx --threads 2             a model from aquamam export
-  curl -F image=@die.png http://127.0.0.1:8000/v1/predict
-There is no authentication: beyond this computer (--host) put a proxy in front that asks who is calling."""
 
 # option -> field of Limits, what it limits
 OPTIONS = {

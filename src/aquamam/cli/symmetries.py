@@ -1,4 +1,10 @@
-"""Find the rotations that leave an object's look unchanged, from its mesh."""
+"""Find the rotations that leave an object's look unchanged, from its mesh.
+
+aquamam symmetries part.stl
+aquamam symmetries part.obj --suggest               # also what is nearly one, and how visible the difference is
+aquamam symmetries part.stl --bop models_info.json  # for BOP's tools; --id names the object there
+aquamam symmetries die --map die.png                # how many rotations look the same, by view direction
+"""
 
 import argparse
 import json
@@ -8,13 +14,6 @@ from typing import Any
 from aquamam.cli.options import MESH, add
 from aquamam.errors import InputError
 from aquamam.files import write_json
-
-EXAMPLES = """\
-  aquamam symmetries part.stl
-  aquamam symmetries part.obj --suggest               # also what is nearly one, and how visible the difference is
-  aquamam symmetries part.stl --bop models_info.json  # for BOP's tools; --id names the object there
-  aquamam symmetries die --map die.png                # how many rotations look the same, by view direction
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,34 +1,33 @@
-"""Train a preset on a data set, or on renders made while training; stopped, it goes on from the last checkpoint."""
+"""Train a preset on a data set, or on renders made while training; stopped, it goes on from the last checkpoint.
+
+aquamam train die-small --data data/die --out runs/die --time-budget 45m
+aquamam train die-small --data render:die --out runs/die --steps 30000
+aquamam train cylinder-small --data render:cylinder --out runs/cyl --set labels_per_image=8 --set dim=128
+torchrun --nproc-per-node 8 -m aquamam train die --data data/die224 --out runs/paper
+"""
 
 import argparse
 from dataclasses import replace
 from typing import Any
 
-from aquamam.cli.options import add, existing_data, rendered_objects, with_settings
+from aquamam.cli.options import add, rendered_objects, with_settings
 from aquamam.errors import InputError
 
-EXAMPLES = """\
-  aquamam train die-small --data data/die --out runs/die --time-budget 45m
-  aquamam train die-small --data render:die --out runs/die --steps 30000
-  aquamam train cylinder-small --data render:cylinder --out runs/cyl --set labels_per_image=8 --set dim=128
-  torchrun --nproc-per-node 8 -m aquamam train die --data data/die224 --out runs/paper
-"""
-
-CHANGEABLE = ("by_volume", "dropout", "sharpness")  # fields of a model that may change when its training goes on
+CHANGEABLE = ("by_volume", "dropout")  # fields of a model that may change when its training goes on
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    presets = "toy, die, cylinder (the paper's), die-small, cylinder-small, symsol-small, ..."
-    parser.add_argument("preset", help=presets)
+    option = parser.add_argument
+    option("preset", help="toy, die, cylinder (the paper's), die-small, cylinder-small, symsol-small, ...")
     add(parser, "--data", required=True)
     photo = "plain renders, or pictures as cameras take them and detectors cut them, which teach poses, too"
-    parser.add_argument("--vary", choices=["none", "photo"], default="none", help=photo)
+    option("--vary", choices=["none", "photo"], default="none", help=photo)
     add(parser, "--backgrounds")
-    parser.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/PRESET)")
-    add(parser, "--steps", help="length of the schedule", default=None)
+    option("--out", metavar="DIR", help="the run's folder (default: runs/PRESET)")
+    add(parser, "--steps", help="length of the schedule")
     add(parser, "--time-budget", help="fit the schedule to wall-clock time: 45m, 2h, 90s")
-    parser.add_argument("--from", dest="start", metavar="MODEL", help="start from the weights of this model")
-    add(parser, "--set", help="override a field of the model's or the training's config")
+    option("--from", dest="start", metavar="MODEL", help="start from the weights of this model")
+    add(parser, "--set")
     add(parser, "--seed", help="of initial weights, order of the data and noise", default=None)
     add(parser, "--device", "--quiet")
 
@@ -40,20 +39,18 @@ def run(args: argparse.Namespace) -> None:
     from aquamam.training.trainer import Trainer
 
     chosen, start = preset(args.preset), load(args.start) if args.start else None
-    base: Any = chosen.model if start is None else start.config
-    if start is None and args.vary == "photo" and chosen.kind == "aquamam":
+    kind, base = (chosen.kind, chosen.model) if start is None else (start.kind, start.config)
+    if start is None and args.vary == "photo" and kind == "aquamam":
         base = replace(base, pose=True)
-    values = settings(args, base, chosen.train)
-    model_config, train_config = with_settings(base, values), with_settings(chosen.train, values)
+    values = settings(args)
+    model_config, train_config = with_settings(values, base, chosen.train)
     for name in values if start is not None else ():
         if name not in CHANGEABLE and getattr(model_config, name, None) != (kept := getattr(base, name, None)):
             hint = f"drop --set {name}, or train afresh without --from"
             raise InputError(f"--from keeps the model as it is, with {name}={kept!r}; {hint}.")
     with process_group(args.device) as device:
-        options = {"photo": args.vary == "photo", "backgrounds": args.backgrounds}
-        data = open_data(args.data, model_config.image_size, train_config, **options)
+        data = open_data(args.data, model_config.image_size, train_config, args.vary == "photo", args.backgrounds)
         out = args.out or f"runs/{args.preset}"
-        kind = chosen.kind if start is None else start.kind
         setup: dict[str, Any] = {"start_from": start, "device": device, "quiet": args.quiet}
         trainer = Trainer(kind, model_config.to_dict(), train_config, *data, out, **setup)
         progress = trainer.fit()
@@ -64,12 +61,9 @@ def run(args: argparse.Namespace) -> None:
                 print(f"skipped {progress.skipped} unreadable images, last {progress.skipped_names[-1]}")
 
 
-def settings(args: argparse.Namespace, model: Any, train: Any) -> dict[str, Any]:
+def settings(args: argparse.Namespace) -> dict[str, Any]:
     """Fields of either config that the arguments set."""
     values = dict(args.set)
-    if unknown := [name for name in values if not any(name in c.__dataclass_fields__ for c in (model, train))]:
-        hint = f"see aquamam info {args.preset}"
-        raise InputError(f"neither the model's nor the training's config has a field {unknown[0]!r}; {hint}.")
     given = {name: getattr(args, name) for name in ("steps", "seed", "time_budget") if getattr(args, name) is not None}
     if twice := sorted(given.keys() & values.keys()):
         raise InputError(f"{twice[0]} is given by an option and by --set; drop one of them.")
@@ -79,7 +73,7 @@ def settings(args: argparse.Namespace, model: Any, train: Any) -> dict[str, Any]
     return values
 
 
-def open_data(source: str, size: int, config: Any, *, photo: bool = False, backgrounds: Any = None) -> tuple[Any, Any]:
+def open_data(source: str, size: int, config: Any, photo: bool = False, backgrounds: Any = None) -> tuple[Any, Any]:
     """Training and validation data from a folder, or rendered on the fly from render:NAME[,NAME...]."""
     from aquamam.data import PhotoDataset, RenderedDataset, open_dataset
     from aquamam.rendering.render import RenderSettings
@@ -88,15 +82,13 @@ def open_data(source: str, size: int, config: Any, *, photo: bool = False, backg
         raise InputError("--backgrounds are those of photograph-like renders; add --vary photo.")
     if not source.startswith("render:"):
         if photo:
-            hint = "try --set augment=mild"
-            raise InputError(f"--vary changes renders, and a data set has been rendered already; {hint}.")
-        folder = existing_data(source)
-        return open_dataset(folder, split="train", size=size), open_dataset(folder, split="valid", size=size)
+            raise InputError("--vary changes renders, and a data set is rendered already; try --set augment=mild.")
+        return open_dataset(source, split="train", size=size), open_dataset(source, split="valid", size=size)
 
     def data(split: str, **options: Any) -> Any:
-        objects = rendered_objects(source)
+        objects, options = rendered_objects(source), {"split": split, "seed": config.seed, **options}
         if photo:
-            return PhotoDataset(objects, size, split=split, seed=config.seed, backgrounds=backgrounds, **options)
-        return RenderedDataset(objects, RenderSettings(size=size), split=split, seed=config.seed, **options)
+            return PhotoDataset(objects, size, backgrounds=backgrounds, **options)
+        return RenderedDataset(objects, RenderSettings(size=size), **options)
 
     return data("train", lookalikes=config.labels_per_image > 1), data("valid", length=config.validation_size)

@@ -24,7 +24,7 @@ def recognise(path: Path, kind: str | None = None) -> Any:
     if kind is not None and kind not in LOADERS:
         raise InputError(f"kind must be one of {', '.join(LOADERS)}, got {kind!r}.")
     if not path.exists():
-        raise InputError(f"{path} does not exist; give the folder of a data set.")
+        raise InputError(f"there is no data set at {path}; give its folder, or make one with aquamam render.")
     if kind is not None:
         return LOADERS[kind]
     if path.suffix == ".zip":

@@ -28,6 +28,7 @@ from aquamam.posterior.sentences import QuaternionSentences
 
 FORMAT, OPSET = "aquamam-onnx-1", 18
 ENGINES = ("torch", "onnx")
+EXPORTED = (".onnx", ".json")  # endings of names that stand for an exported model
 
 
 def load(
@@ -40,10 +41,10 @@ def load(
     """
     if engine not in ENGINES:
         raise InputError(f"engine must be {' or '.join(ENGINES)}, got {engine!r}.")
-    exported = os.fspath(name_or_path).endswith((".onnx", ".json"))
+    exported = os.fspath(name_or_path).endswith(EXPORTED)
     if engine == "torch" and not exported:
         return checkpoint.load(name_or_path, device=device)
-    if torch.device(device).type != "cpu":
+    if not str(device).startswith("cpu"):
         raise InputError(f"onnxruntime runs models on the CPU here, got device {device}; try cpu, or engine torch.")
     return OnnxModel(name_or_path) if exported else _cached(checkpoint.resolve(name_or_path))
 
@@ -85,7 +86,7 @@ class Files(NamedTuple):
     def at(cls, path: str | os.PathLike[str]) -> "Files":
         """The files that NAME.onnx, NAME.json or NAME.encoder.onnx stand for."""
         path = Path(path)
-        if path.suffix not in (".onnx", ".json"):
+        if path.suffix not in EXPORTED:
             hint = f"try {path.name or 'model'}.onnx"
             raise InputError(f"an exported model's name ends in .onnx, got {path.name!r}; {hint}.")
         stem = path.name.removesuffix(path.suffix).removesuffix(".encoder").removesuffix(".decoder")

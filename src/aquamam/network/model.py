@@ -167,6 +167,10 @@ class RotationModel(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters(), torch.empty(0)).device
 
+    def generator(self, seed: int) -> torch.Generator:
+        """A source of random numbers where the model is."""
+        return torch.Generator(device=self.device).manual_seed(seed)
+
     @property
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from aquamam.errors import InputError
+from aquamam.checkpoints.checkpoint import usable
 from aquamam.network.model import RotationModel
 
 
@@ -31,17 +31,6 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
     finally:
         if started:
             dist.destroy_process_group()
-
-
-def usable(device: str) -> torch.device:
-    """A device that this computer has."""
-    try:
-        number = torch.zeros((), device=device)
-        number.item()  # "meta" has none
-        return number.device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InputError(f"--device must be one that this computer has, got {device!r} ({reason}).") from error
 
 
 class Loss(nn.Module):
