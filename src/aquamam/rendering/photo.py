@@ -1,7 +1,7 @@
 """Pictures of a mesh as cameras take them and detectors cut them: everything but the rotation is drawn from a key,
 one for each picture.
 
-The camera looks at the part's centre from 4 to 15 radii. The picture is the square crop about the box of what is seen
+The camera looks at the part's centre from 4 to 20 radii. The picture is the square crop about the box of what is seen
 of the part, shifted and scaled as detectors err (`crop_window`). A window (a_x, a_y, b) says where the centre lies in
 the crop and how large the part is: a in shares of the crop's side from its middle, x right and y down, and b the
 logarithm of the apparent radius, in shares of the side, over `NOMINAL`.
@@ -33,9 +33,10 @@ from aquamam.rendering.sensor import COSINES, QUANTISERS, expose
 from aquamam.rendering.shadows import light_vertices, visibility
 
 SUPERSAMPLE = 2
-NEAREST, FARTHEST = 4.0, 15.0  # distances in radii
+NEAREST, FARTHEST = 4.0, 20.0  # distances in radii
 SHIFT, SCALE = 0.1, 0.15  # how far detectors' boxes are off: of the box's side, and of its size
 WILD = 0.12  # share of crops that are off by much more in size
+STRETCH = 0.04  # largest entries of the stretch that makes a part differ from its mesh
 SMALLEST, LARGEST = 40.0, 220.0  # pixels along the part's box in the photograph
 
 
@@ -99,6 +100,19 @@ def _project(vertices, R, distance, p):
         u, v = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
         x0, x1, y0, y1 = min(x0, u), max(x1, u), min(y0, v), max(y1, v)
     return x0, x1, y0, y1
+
+
+@compiled
+def _draw_stretch(state, stretch):
+    """A symmetric matrix of trace three near the identity: no part is quite its mesh, and what is learnt must not hang
+    on the last per cent of its proportions. Being symmetric, it does not rotate; of that trace, it does not grow.
+    """
+    for i in range(3):
+        for j in range(i, 3):
+            stretch[i, j] = stretch[j, i] = uniform(state, -STRETCH, STRETCH)
+    mean = (stretch[0, 0] + stretch[1, 1] + stretch[2, 2]) / 3.0
+    for i in range(3):
+        stretch[i, i] += 1.0 - mean
 
 
 @compiled
@@ -321,12 +335,13 @@ def _photograph_all(
     spare, cover = np.empty((3, side, side), np.float32), np.empty((side, side), np.float32)
     diffuse, glossy = np.empty((3, DIFFUSE, DIFFUSE), np.float32), np.empty((3, GLOSSY, GLOSSY), np.float32)
     lights, key = np.empty((MOST_LIGHTS, 7)), np.empty(7)
-    paint, occluder, state = np.empty(5), np.empty(6), np.empty(1, np.uint64)
+    paint, occluder, stretch, state = np.empty(5), np.empty(6), np.empty((3, 3)), np.empty(1, np.uint64)
     for index in range(out.shape[0]):
         R = rotations[index]
         state[0] = keys[index]
         distance = distances[index] = radius * log_uniform(state, NEAREST, FARTHEST)
-        box = _project(vertices, R, distance, p)
+        _draw_stretch(state, stretch)
+        box = _project(vertices, R @ stretch, distance, p)
         box = _draw_occluder(state, p, box, occluder)
         middle_x, middle_y, size = _draw_window(state, box)
         windows[index, 0], windows[index, 1] = -middle_x / size, middle_y / size

@@ -1,5 +1,5 @@
-"""From light to bytes as a camera does it: defocus, motion, exposure, white balance, noise, tone curve, resampling,
-JPEG.
+"""From light to bytes as a camera does it: defocus, motion, exposure, white balance, noise, tone curve, colour,
+sharpening, resampling, JPEG.
 """
 
 import math
@@ -66,6 +66,29 @@ def _move(state, work, spare, length):
                 for column in range(width):
                     spare[c, row, column] += work[c, source, min(max(column + dx, 0), width - 1)]
         work[c] = spare[c] / steps
+
+
+@compiled
+def _sharpen(work, spare, sigma, amount):
+    """Unsharp masking: edges get the dark and bright seams that cameras give them."""
+    before = work.copy()
+    blur(work, spare, sigma)
+    for c in range(3):
+        for row in range(work.shape[1]):
+            for column in range(work.shape[2]):
+                x = before[c, row, column]
+                work[c, row, column] = x + np.float32(amount) * (x - work[c, row, column])
+
+
+@compiled
+def _saturate(work, saturation):
+    """Move colours away from grey or towards it."""
+    share = np.float32(saturation)
+    for row in range(work.shape[1]):
+        for column in range(work.shape[2]):
+            grey = (work[0, row, column] + work[1, row, column] + work[2, row, column]) / np.float32(3)
+            for c in range(3):
+                work[c, row, column] = grey + share * (work[c, row, column] - grey)
 
 
 @compiled
@@ -168,6 +191,14 @@ def expose(state, work, spare, exposure, pixels, quantisers, cosines, out):
                 x = min(max(work[c, row, column], np.float32(0)), np.float32(1)) ** np.float32(gamma)
                 x += np.float32(bend) * (x * x * (3 - 2 * x) - x)  # towards an S
                 work[c, row, column] = 255.0 * (black + (1.0 - black) * x)
+    _saturate(work, log_uniform(state, 0.7, 1.7))
+    if uniform(state, 0.0, 1.0) < 0.5:
+        sigma = uniform(state, 0.6, 1.4) * max(enlarged, 0.7)
+        _sharpen(work, spare, sigma, log_uniform(state, 0.2, 2.5))
+    for c in range(3):
+        for row in range(side):
+            for column in range(side):
+                work[c, row, column] = min(max(work[c, row, column], np.float32(0)), np.float32(255))
     if side % 8 == 0 and uniform(state, 0.0, 1.0) < 0.5:
         jpeg(work, uniform(state, 40.0, 96.0), quantisers, cosines)
     for c in range(3):

@@ -25,8 +25,15 @@ class Muon(torch.optim.Optimizer):
     both."""
 
     def __init__(
-        self, params: Iterable[dict[str, Any]], lr: float, *, momentum: float = 0.95, weight_decay: float = 0.0
+        self,
+        params: Iterable[dict[str, Any]],
+        lr: float,
+        *,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        precision: torch.dtype = torch.float32,
     ):
+        self.precision = precision
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -41,22 +48,24 @@ class Muon(torch.optim.Optimizer):
                 state["momentum"].lerp_(weight.grad, 1 - group["momentum"])
                 ahead = weight.grad.lerp(state["momentum"], group["momentum"]).flatten(1)  # Nesterov's
                 parts = ahead.chunk(getattr(weight, "stacked", 1))
-                update = torch.cat([orthogonalise(part) for part in parts])
+                update = torch.cat([orthogonalise(part, self.precision) for part in parts])
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(update.view_as(weight), alpha=-0.2 * group["lr"] * max(parts[0].shape) ** 0.5)
 
 
-def orthogonalise(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
-    """About the orthogonal matrix nearest to this one."""
+def orthogonalise(
+    matrix: Float[Tensor, "rows columns"], precision: torch.dtype = torch.float32
+) -> Float[Tensor, "rows columns"]:
+    """About the orthogonal matrix nearest to this one, by products in this precision: the iteration mends errors."""
     a, b, c = QUINTIC
-    x = matrix / (matrix.norm() + 1e-7)
+    x = (matrix / (matrix.norm() + 1e-7)).to(precision)
     tall = x.shape[0] > x.shape[1]
     if tall:
         x = x.T
     for _ in range(ITERATIONS):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.T if tall else x
+    return (x.T if tall else x).to(matrix.dtype)
 
 
 def suits_muon(module: nn.Module) -> bool:
@@ -80,7 +89,9 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
     told = [{"params": params, "rate": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
     optimizers: list[torch.optim.Optimizer] = [kind(told, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)]
     if hidden:
-        optimizers.append(Muon([{"params": hidden, "rate": 1.0}], config.lr, weight_decay=config.weight_decay))
+        precision = getattr(torch, config.precision)
+        matrices = [{"params": hidden, "rate": 1.0}]
+        optimizers.append(Muon(matrices, config.lr, weight_decay=config.weight_decay, precision=precision))
     return optimizers
 
 
