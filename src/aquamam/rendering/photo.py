@@ -20,6 +20,7 @@ from aquamam.rendering.lights import (
     DIFFUSE,
     GLOSSY,
     MOST_LIGHTS,
+    direction,
     draw_environment,
     draw_lights,
     log_uniform,
@@ -36,7 +37,7 @@ SUPERSAMPLE = 2
 NEAREST, FARTHEST = 4.0, 20.0  # distances in radii
 SHIFT, SCALE = 0.1, 0.15  # how far detectors' boxes are off: of the box's side, and of its size
 WILD = 0.12  # share of crops that are off by much more in size
-STRETCH = 0.04  # largest entries of the stretch that makes a part differ from its mesh
+STRETCH, WAVE = 0.05, 0.04  # how far a part may differ from its mesh: shares of its size
 SMALLEST, LARGEST = 40.0, 220.0  # pixels along the part's box in the photograph
 
 
@@ -89,23 +90,10 @@ def photo_scene(mesh: Mesh, colour: tuple[int, int, int]) -> tuple[float, Scene,
 
 
 @compiled
-def _project(vertices, R, distance, p):
-    """Vertices in camera coordinates, and the box (left, right, bottom, top) of their projection."""
-    x0, x1, y0, y1 = np.inf, -np.inf, np.inf, -np.inf
-    for k in range(vertices.shape[0]):
-        x, y, z = vertices[k, 0], vertices[k, 1], vertices[k, 2]
-        p[k, 0] = R[0, 0] * x + R[0, 1] * y + R[0, 2] * z
-        p[k, 1] = R[1, 0] * x + R[1, 1] * y + R[1, 2] * z
-        p[k, 2] = R[2, 0] * x + R[2, 1] * y + R[2, 2] * z - distance
-        u, v = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
-        x0, x1, y0, y1 = min(x0, u), max(x1, u), min(y0, v), max(y1, v)
-    return x0, x1, y0, y1
-
-
-@compiled
-def _draw_stretch(state, stretch):
-    """A symmetric matrix of trace three near the identity: no part is quite its mesh, and what is learnt must not hang
-    on the last per cent of its proportions. Being symmetric, it does not rotate; of that trace, it does not grow.
+def _draw_shape(state, radius, stretch, wave):
+    """How the part differs from its mesh, as every part does: a symmetric matrix of trace three near the identity, which
+    neither rotates nor grows it, and a wave through it (wave vector, phase, displacement). What is learnt must not hang
+    on the last per cent of a mesh.
     """
     for i in range(3):
         for j in range(i, 3):
@@ -113,6 +101,27 @@ def _draw_stretch(state, stretch):
     mean = (stretch[0, 0] + stretch[1, 1] + stretch[2, 2]) / 3.0
     for i in range(3):
         stretch[i, i] += 1.0 - mean
+    length, height = log_uniform(state, 1.5, 6.0) / radius, uniform(state, 0.0, WAVE) * radius
+    x, y, z = direction(state)
+    wave[0], wave[1], wave[2], wave[3] = length * x, length * y, length * z, uniform(state, 0.0, 2.0 * math.pi)
+    x, y, z = direction(state)
+    wave[4], wave[5], wave[6] = height * x, height * y, height * z
+
+
+@compiled
+def _project(vertices, R, wave, distance, p):
+    """Vertices in camera coordinates after the wave, and the box (left, right, bottom, top) of their projection."""
+    x0, x1, y0, y1 = np.inf, -np.inf, np.inf, -np.inf
+    for k in range(vertices.shape[0]):
+        x, y, z = vertices[k, 0], vertices[k, 1], vertices[k, 2]
+        amount = math.sin(wave[0] * x + wave[1] * y + wave[2] * z + wave[3])
+        x, y, z = x + amount * wave[4], y + amount * wave[5], z + amount * wave[6]
+        p[k, 0] = R[0, 0] * x + R[0, 1] * y + R[0, 2] * z
+        p[k, 1] = R[1, 0] * x + R[1, 1] * y + R[1, 2] * z
+        p[k, 2] = R[2, 0] * x + R[2, 1] * y + R[2, 2] * z - distance
+        u, v = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
+        x0, x1, y0, y1 = min(x0, u), max(x1, u), min(y0, v), max(y1, v)
+    return x0, x1, y0, y1
 
 
 @compiled
@@ -335,13 +344,14 @@ def _photograph_all(
     spare, cover = np.empty((3, side, side), np.float32), np.empty((side, side), np.float32)
     diffuse, glossy = np.empty((3, DIFFUSE, DIFFUSE), np.float32), np.empty((3, GLOSSY, GLOSSY), np.float32)
     lights, key = np.empty((MOST_LIGHTS, 7)), np.empty(7)
-    paint, occluder, stretch, state = np.empty(5), np.empty(6), np.empty((3, 3)), np.empty(1, np.uint64)
+    paint, occluder, stretch, wave = np.empty(5), np.empty(6), np.empty((3, 3)), np.empty(7)
+    state = np.empty(1, np.uint64)
     for index in range(out.shape[0]):
         R = rotations[index]
         state[0] = keys[index]
         distance = distances[index] = radius * log_uniform(state, NEAREST, FARTHEST)
-        _draw_stretch(state, stretch)
-        box = _project(vertices, R @ stretch, distance, p)
+        _draw_shape(state, radius, stretch, wave)
+        box = _project(vertices, R @ stretch, wave, distance, p)
         box = _draw_occluder(state, p, box, occluder)
         middle_x, middle_y, size = _draw_window(state, box)
         windows[index, 0], windows[index, 1] = -middle_x / size, middle_y / size

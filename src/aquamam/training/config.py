@@ -10,7 +10,7 @@ from aquamam.errors import InputError
 CHOICES = {
     "schedule": ("cosine", "plateau"),
     "optimizer": ("muon", "adamw", "adam"),
-    "precision": ("float32", "bfloat16"),
+    "precision": ("auto", "float32", "bfloat16"),
 }
 # a rule in words, whether a value keeps it, the fields that must
 RULES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
@@ -53,7 +53,7 @@ class TrainConfig(Config):
     validate_every: int = 500  # steps; for "plateau" an epoch
     validation_size: int = 2_000
     checkpoint_seconds: float = 60.0
-    precision: str = "float32"  # or "bfloat16": autocast
+    precision: str = "auto"  # of products: "bfloat16" where the processor has instructions for it, else "float32"
     compile: bool = False
     threads: int = 2  # for preparing data
     seed: int = 0
@@ -101,4 +101,5 @@ PAPER = TrainConfig(
     averaging=0.0,
     epoch_size=500_000,
     validation_size=10_000,
+    precision="float32",
 )

@@ -73,7 +73,21 @@ def suits_muon(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear | nn.Conv2d) and min(module.weight.flatten(1).shape) >= SMALLEST
 
 
-def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
+def precision_on(device: torch.device, config: TrainConfig) -> torch.dtype:
+    """In what training multiplies: half as many bytes where the device has instructions for them (AMX, AVX-512)."""
+    if config.precision != "auto":
+        return getattr(torch, config.precision)
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        told = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+        native = device.type == "cpu" and any(told.get(name) for name in ("avx512_bf16", "amx_bf16"))
+    return torch.bfloat16 if native else torch.float32
+
+
+def make_optimizers(
+    model: nn.Module, config: TrainConfig, precision: torch.dtype = torch.float32
+) -> list[torch.optim.Optimizer]:
     """Each matrix has one rate and one rule; only matrices decay: shrinking norms and biases helps nobody."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     hidden: list[nn.Parameter] = []
@@ -89,7 +103,6 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
     told = [{"params": params, "rate": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
     optimizers: list[torch.optim.Optimizer] = [kind(told, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)]
     if hidden:
-        precision = getattr(torch, config.precision)
         matrices = [{"params": hidden, "rate": 1.0}]
         optimizers.append(Muon(matrices, config.lr, weight_decay=config.weight_decay, precision=precision))
     return optimizers

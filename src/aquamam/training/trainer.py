@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from aquamam.posterior.calibration import Calibration
 from aquamam.training.config import TrainConfig
 from aquamam.training.display import Display
 from aquamam.training.distributed import Loss
-from aquamam.training.optim import make_optimizers, optimizer_tensors, restore_optimizers
+from aquamam.training.optim import make_optimizers, optimizer_tensors, precision_on, restore_optimizers
 from aquamam.training.pyramid import add_pyramids, folded
 from aquamam.training.runfolder import Progress, RunFolder
 from aquamam.training.start import check_data, inherited
@@ -78,7 +78,8 @@ class Trainer:
         self._inherit()
         self.average.load_state_dict(self.model.state_dict())
         self.average.requires_grad_(False).eval()
-        self.optimizers = make_optimizers(self.model, config)
+        self.precision = precision_on(self.device, config)
+        self.optimizers = make_optimizers(self.model, config, self.precision)
         identity = {"kind": kind, "model": self.model.config.to_dict(), "train": config.to_dict()}
         self.folder = RunFolder(self.out, {**identity, "data": train.describe()})
         if self.rank:  # weights start alike everywhere, noise must not
@@ -160,8 +161,7 @@ class Trainer:
         # one generator a step: negatives and noise of a resumed run are those of an uninterrupted one
         seed = np.random.SeedSequence([config.seed, step, self.rank]).generate_state(1)[0]
         generator = torch.Generator(device=self.device).manual_seed(int(seed))  # torch keeps only 32 bits of a seed
-        mixed = torch.autocast(self.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
-        with mixed:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
             loss = self.loss(batch.images, q, batch.windows, weights, config.label_width(share), generator)
         self.model.zero_grad(set_to_none=True)
         loss.backward()
