@@ -1,4 +1,4 @@
-"""The encoder that every fit starts from: python runs/base.py OUT [--parts 192] [--minutes 85]
+"""The encoder that every fit starts from: python runs/base.py OUT [--parts 192] [--minutes 85] [--from die]
 
 Many made-up parts in photograph-like pictures, one network for all, which learns to see shapes under any light. The
 parts are drawn from a seed: primitives put together, revolved and extruded outlines, bent and tapered, painted or
@@ -13,6 +13,7 @@ import numpy as np
 import trimesh
 from scipy.spatial.transform import Rotation
 
+from aquamam.checkpoints.checkpoint import load
 from aquamam.data.photos import PhotoDataset
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh
 from aquamam.rendering.render import RenderSettings, contact_sheet, render
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--parts", type=int, default=192)
     parser.add_argument("--minutes", type=float, default=85.0)
+    parser.add_argument("--from", dest="start", help="a model whose weights to start from")
     parser.add_argument("--sheet", type=Path, help="draw the parts to this file instead")
     args = parser.parse_args()
     parts = [part(seed) for seed in range(args.parts)]
@@ -122,7 +124,8 @@ def main() -> None:
     model = replace(chosen.model, pose=True)
     data = PhotoDataset(parts, model.image_size, split="train")
     valid = PhotoDataset(parts, model.image_size, split="valid", length=train.validation_size)
-    Trainer("aquamam", model.to_dict(), train, data, valid, args.out).fit()
+    start = load(args.start) if args.start else None
+    Trainer("aquamam", model.to_dict(), train, data, valid, args.out, start_from=start).fit()
 
 
 if __name__ == "__main__":
