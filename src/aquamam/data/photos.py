@@ -16,7 +16,7 @@ from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.network.images import find_images, fit_to, read_image
 from aquamam.rendering.meshes import Mesh
-from aquamam.rendering.photo import FARTHEST, photograph
+from aquamam.rendering.photo import FARTHEST, MESH_ERROR, photograph
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.simplify import simplified
 from aquamam.rendering.solids import Solid
@@ -35,13 +35,18 @@ class PhotoDataset(RenderedDataset):
         size: int = 64,
         *,
         backgrounds: Path | None = None,
+        mesh_error: float = MESH_ERROR,
         **options: Any,
     ):
-        """backgrounds: a folder of the user's own pictures. options: those of `RenderedDataset`."""
+        """backgrounds: a folder of the user's own pictures. mesh_error: how far the real objects may differ from their
+        meshes, as a share of their size. options: those of `RenderedDataset`.
+        """
+        if not 0 <= mesh_error <= 0.3:
+            raise InputError(f"the mesh error must be a share of the part's size from 0 to 0.3, got {mesh_error}.")
         super().__init__(objects, RenderSettings(size=size), **options)
         self._drawn_meshes = [simplified(mesh) for mesh in self.spec.meshes]
         self._pictures = None if backgrounds is None else read_backgrounds(backgrounds, 2 * size)
-        self._folder = backgrounds
+        self._folder, self.mesh_error = backgrounds, mesh_error
 
     def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
         batch = self.batch([i])
@@ -57,7 +62,8 @@ class PhotoDataset(RenderedDataset):
         distances = np.empty(len(numbers))
         for k in np.unique(which):
             rows = np.flatnonzero(which == k)
-            taken = photograph(self._drawn_meshes[k], matrices[rows], keys[rows], side=size, pictures=self._pictures)
+            options: dict[str, Any] = {"side": size, "pictures": self._pictures, "mesh_error": self.mesh_error}
+            taken = photograph(self._drawn_meshes[k], matrices[rows], keys[rows], **options)
             images[rows], windows[rows], distances[rows] = taken
         listed = self._listed(numbers, drawn, distances)
         whole = self._collate(numbers.tolist(), images.transpose(0, 2, 3, 1), listed)
@@ -69,7 +75,7 @@ class PhotoDataset(RenderedDataset):
 
     def describe(self) -> dict[str, Any]:
         folder = {} if self._folder is None else {"backgrounds": str(self._folder)}
-        return {**super().describe(), "photographs": True, **folder}
+        return {**super().describe(), "photographs": True, "mesh_error": self.mesh_error, **folder}
 
 
 def read_backgrounds(folder: Path, side: int) -> UInt8[np.ndarray, "n side side 3"]:

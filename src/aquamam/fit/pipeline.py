@@ -32,6 +32,7 @@ from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
 from aquamam.pages.fit import FitPage, preview
 from aquamam.rendering.known import MESH_FILE
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh, read_mesh, write_mesh
+from aquamam.rendering.photo import MESH_ERROR
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.shape.matching import Tolerance
 from aquamam.shape.surface import directions, looking_from
@@ -62,6 +63,7 @@ class FitConfig:
     train: TrainConfig  # its labels_per_image is set by the symmetries found
     plain: bool = False  # plain renders instead of photograph-like ones
     backgrounds: Path | None = None  # a folder of pictures to put behind the part
+    mesh_error: float = MESH_ERROR  # how far the part may differ from its mesh, as a share of its size
     start: str | None = None  # a model whose weights to start from
     held_out: int = 2000  # images for calibration, and as many for the judgement
     views: int = 96  # directions from which ambiguity is looked for
@@ -80,6 +82,7 @@ class FitConfig:
         """What a folder's fit cannot change."""
         train = {k: v for k, v in self.train.to_dict().items() if k not in FREE}
         own = {"plain": self.plain, "backgrounds": str(self.backgrounds or ""), "tolerance": self.tolerance}
+        own["mesh_error"] = self.mesh_error
         return {"model": self.model.to_dict(), "train": train, **own}
 
 
@@ -204,7 +207,8 @@ class Fit:
         size = self.config.model.image_size
         if self.config.plain:
             return RenderedDataset(self.mesh, RenderSettings(size=size), **options)
-        return PhotoDataset(self.mesh, size, backgrounds=self.config.backgrounds, **options)
+        own = {"backgrounds": self.config.backgrounds, "mesh_error": self.config.mesh_error}
+        return PhotoDataset(self.mesh, size, **own, **options)
 
     def _look_around(self) -> dict[str, Any]:
         found = view_ambiguity(self.mesh, self.config.views, quiet=self.quiet)

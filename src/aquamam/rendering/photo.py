@@ -37,7 +37,7 @@ SUPERSAMPLE = 2
 NEAREST, FARTHEST = 4.0, 20.0  # distances in radii
 SHIFT, SCALE = 0.1, 0.15  # how far detectors' boxes are off: of the box's side, and of its size
 WILD = 0.12  # share of crops that are off by much more in size
-STRETCH, WAVE = 0.05, 0.04  # how far a part may differ from its mesh: shares of its size
+MESH_ERROR = 0.08  # how far a part may differ from its mesh, as a share of its size
 SMALLEST, LARGEST = 40.0, 220.0  # pixels along the part's box in the photograph
 
 
@@ -57,9 +57,10 @@ def photograph(
     side: int,
     pictures: UInt8[np.ndarray, "m h h 3"] | None = None,
     colour: tuple[int, int, int] = (150, 150, 150),
+    mesh_error: float = MESH_ERROR,
 ) -> Photographs:
     """One picture for each rotation and key; the same rotation and key give the same bytes, whatever else is asked
-    for.
+    for. mesh_error: how far the part may differ from its mesh, as a share of its size.
     """
     images, windows = np.empty((len(keys), 3, side, side), np.uint8), np.empty((len(keys), 3))
     distances = np.empty(len(keys))
@@ -68,7 +69,7 @@ def photograph(
     radius, scene, normals, shadows = photo_scene(mesh, colour)
     results = images, windows, distances
     rotations = np.ascontiguousarray(rotations)
-    _photograph_all(scene, normals, shadows, radius, rotations, keys, pictures, QUANTISERS, COSINES, *results)
+    _photograph_all(scene, normals, shadows, radius, mesh_error, rotations, keys, pictures, QUANTISERS, COSINES, *results)
     return Photographs(*results)
 
 
@@ -90,18 +91,17 @@ def photo_scene(mesh: Mesh, colour: tuple[int, int, int]) -> tuple[float, Scene,
 
 
 @compiled
-def _draw_shape(state, radius, stretch, wave):
-    """How the part differs from its mesh, as every part does: a symmetric matrix of trace three near the identity, which
-    neither rotates nor grows it, and a wave through it (wave vector, phase, displacement). What is learnt must not hang
-    on the last per cent of a mesh.
+def _draw_shape(state, radius, error, stretch, wave):
+    """How the part differs from its mesh: by a symmetric matrix of trace three near the identity, which neither rotates
+    nor grows it, and by a wave through it (wave vector, phase, displacement).
     """
     for i in range(3):
         for j in range(i, 3):
-            stretch[i, j] = stretch[j, i] = uniform(state, -STRETCH, STRETCH)
+            stretch[i, j] = stretch[j, i] = uniform(state, -error, error)
     mean = (stretch[0, 0] + stretch[1, 1] + stretch[2, 2]) / 3.0
     for i in range(3):
         stretch[i, i] += 1.0 - mean
-    length, height = log_uniform(state, 1.5, 6.0) / radius, uniform(state, 0.0, WAVE) * radius
+    length, height = log_uniform(state, 1.5, 6.0) / radius, uniform(state, 0.0, 0.75 * error) * radius
     x, y, z = direction(state)
     wave[0], wave[1], wave[2], wave[3] = length * x, length * y, length * z, uniform(state, 0.0, 2.0 * math.pi)
     x, y, z = direction(state)
@@ -331,7 +331,7 @@ def _compose(image, cover, background):
 
 @compiled
 def _photograph_all(
-    scene, normals, shadows, radius, rotations, keys, pictures, quantisers, cosines, out, windows, distances
+    scene, normals, shadows, radius, error, rotations, keys, pictures, quantisers, cosines, out, windows, distances
 ):
     side = out.shape[2]
     samples = side * SUPERSAMPLE
@@ -350,7 +350,7 @@ def _photograph_all(
         R = rotations[index]
         state[0] = keys[index]
         distance = distances[index] = radius * log_uniform(state, NEAREST, FARTHEST)
-        _draw_shape(state, radius, stretch, wave)
+        _draw_shape(state, radius, error, stretch, wave)
         box = _project(vertices, R @ stretch, wave, distance, p)
         box = _draw_occluder(state, p, box, occluder)
         middle_x, middle_y, size = _draw_window(state, box)
