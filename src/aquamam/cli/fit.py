@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--out", type=Path, metavar="DIR", help="the part's folder (default: the file's name)")
     option("--plain", action="store_true", help="plain renders: no random lights, backgrounds, blur or occluders")
     add(parser, "--backgrounds")
-    told = "how far the part may differ from its mesh, as a share of its size (default: 0.08, a scan; 0: exact CAD)"
-    option("--mesh-error", type=float, metavar="SHARE", help=told)
+    told = "how far the real part may differ from its mesh, as a share of its size (default: 0.08; an exact one: 0)"
+    option("--mesh-error", type=float, default=0.08, metavar="SHARE", help=told)
     add(parser, "--size")
     add(parser, "--steps", help="train for so many steps instead of by the clock")
     option("--held-out", type=int, metavar="N", help="images to calibrate on, and to judge on (default: up to 2000)")
@@ -63,7 +63,6 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
     """The fit that the arguments ask for."""
     from aquamam.fit.pipeline import TRAINING_SHARE, FitConfig, settings_for
     from aquamam.network.model import ModelConfig
-    from aquamam.rendering.photo import MESH_ERROR
     from aquamam.training.presets import preset
 
     chosen = preset(args.preset)
@@ -90,7 +89,7 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
         plain=args.plain,
         backgrounds=args.backgrounds,
         start=start_of(args.start, model),
-        mesh_error=MESH_ERROR if args.mesh_error is None else args.mesh_error,
+        mesh_error=args.mesh_error,
         held_out=held_out,
         groups=min(max(held_out // 300, 1), 6),
         views=sizes["views"] if args.views is None else args.views,

@@ -16,7 +16,7 @@ from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.network.images import find_images, fit_to, read_image
 from aquamam.rendering.meshes import Mesh
-from aquamam.rendering.photo import FARTHEST, MESH_ERROR, photograph
+from aquamam.rendering.photo import FARTHEST, photograph
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.simplify import simplified
 from aquamam.rendering.solids import Solid
@@ -35,11 +35,11 @@ class PhotoDataset(RenderedDataset):
         size: int = 64,
         *,
         backgrounds: Path | None = None,
-        mesh_error: float = MESH_ERROR,
+        mesh_error: float = 0.0,
         **options: Any,
     ):
-        """backgrounds: a folder of the user's own pictures. mesh_error: how far the real objects may differ from their
-        meshes, as a share of their size. options: those of `RenderedDataset`.
+        """backgrounds: a folder of the user's own pictures. mesh_error: how far the pictured objects may differ from
+        their meshes, as a share of their size. options: those of `RenderedDataset`.
         """
         if not 0 <= mesh_error <= 0.3:
             raise InputError(f"the mesh error must be a share of the part's size from 0 to 0.3, got {mesh_error}.")

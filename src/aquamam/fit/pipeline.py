@@ -32,7 +32,6 @@ from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
 from aquamam.pages.fit import FitPage, preview
 from aquamam.rendering.known import MESH_FILE
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh, read_mesh, write_mesh
-from aquamam.rendering.photo import MESH_ERROR
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.shape.matching import Tolerance
 from aquamam.shape.surface import directions, looking_from
@@ -63,7 +62,7 @@ class FitConfig:
     train: TrainConfig  # its labels_per_image is set by the symmetries found
     plain: bool = False  # plain renders instead of photograph-like ones
     backgrounds: Path | None = None  # a folder of pictures to put behind the part
-    mesh_error: float = MESH_ERROR  # how far the part may differ from its mesh, as a share of its size
+    mesh_error: float = 0.08  # how far the real part may differ from its mesh, as a share of its size
     start: str | None = None  # a model whose weights to start from
     held_out: int = 2000  # images for calibration, and as many for the judgement
     views: int = 96  # directions from which ambiguity is looked for
@@ -201,13 +200,18 @@ class Fit:
         return SymmetryGroup.from_dict(self.part["symmetries"]["group"])
 
     def data(self, split: str, length: int | None = None) -> RenderedDataset:
-        """Renders of a split; all splits are drawn alike, and none shares an example with another."""
+        """Renders of a split; none shares an example with another.
+
+        What calibrates and judges shows parts that differ from the mesh, and what trains does not: how sure a network
+        may be of a real part can only be seen on differences that it has not learnt to see through.
+        """
         options: dict[str, Any] = {"symmetries": {self.mesh.name: self.group}, "seed": self.config.train.seed}
         options |= {"split": split, "length": length, "lookalikes": True}
         size = self.config.model.image_size
         if self.config.plain:
             return RenderedDataset(self.mesh, RenderSettings(size=size), **options)
-        own = {"backgrounds": self.config.backgrounds, "mesh_error": self.config.mesh_error}
+        mesh_error = 0.0 if split in ("train", "valid") else self.config.mesh_error
+        own = {"backgrounds": self.config.backgrounds, "mesh_error": mesh_error}
         return PhotoDataset(self.mesh, size, **own, **options)
 
     def _look_around(self) -> dict[str, Any]:

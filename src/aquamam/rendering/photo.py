@@ -37,7 +37,6 @@ SUPERSAMPLE = 2
 NEAREST, FARTHEST = 4.0, 20.0  # distances in radii
 SHIFT, SCALE = 0.1, 0.15  # how far detectors' boxes are off: of the box's side, and of its size
 WILD = 0.12  # share of crops that are off by much more in size
-MESH_ERROR = 0.08  # how far a part may differ from its mesh, as a share of its size
 SMALLEST, LARGEST = 40.0, 220.0  # pixels along the part's box in the photograph
 
 
@@ -57,7 +56,7 @@ def photograph(
     side: int,
     pictures: UInt8[np.ndarray, "m h h 3"] | None = None,
     colour: tuple[int, int, int] = (150, 150, 150),
-    mesh_error: float = MESH_ERROR,
+    mesh_error: float = 0.0,
 ) -> Photographs:
     """One picture for each rotation and key; the same rotation and key give the same bytes, whatever else is asked
     for. mesh_error: how far the part may differ from its mesh, as a share of its size.
