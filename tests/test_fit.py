@@ -24,6 +24,7 @@ from aquamam.fit.part import check_part, fresh_renders, open_part, placed
 from aquamam.fit.stages import Stages
 from aquamam.geometry.rotations import multiply, rotvec_to_quat
 from aquamam.geometry.symmetry import SymmetryGroup
+from aquamam.network.model import ModelConfig
 from aquamam.pages import fit as fitpage
 from aquamam.plotting import known_object
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh, read_mesh, write_mesh
@@ -33,6 +34,7 @@ from aquamam.shape.group_fit import NONE, SPHERE
 from aquamam.shape.matching import Tolerance
 from aquamam.shape.symmetries import Symmetries
 from aquamam.shape.visual import Difference
+from aquamam.training.config import TrainConfig
 
 TINY = [
     "--size", "16", "--steps", "6", "--held-out", "80", "--views", "3", "--quiet",
@@ -355,3 +357,11 @@ def test_too_short_a_time_is_told_and_the_checkpoint_kept(fitted, capsys, monkey
     assert aquamam.load(out / "training" / "3steps") is not None
     assert started == [out / "training" / "6steps" / "best.safetensors"]  # another budget goes on from what there is
     assert "Nothing was learned" in (out / "index.html").read_text()
+
+
+def test_what_calibrates_shows_parts_that_differ_from_the_mesh_and_what_trains_does_not(fitted):
+    file, out = fitted
+    fit = fitting.Fit(str(file), out, fitting.FitConfig(model=ModelConfig(image_size=16), train=TrainConfig()))
+    fit.part = json.loads((out / "fit.json").read_text())["part"]
+    errors = {split: fit.data(split).mesh_error for split in ("train", "valid", "temper", "calibration", "test")}
+    assert errors == {"train": 0.0, "valid": 0.0, "temper": 0.08, "calibration": 0.08, "test": 0.08}

@@ -9,6 +9,7 @@ from scipy.spatial.transform import Rotation
 
 from aquamam.data.photos import PhotoDataset
 from aquamam.data.random import haar, words
+from aquamam.errors import InputError
 from aquamam.geometry.camera import NOMINAL
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.photo import photo_scene, photograph
@@ -40,6 +41,18 @@ def test_pictures_differ_in_light_and_place(taken):
     assert 60 < means.mean() < 190
     assert np.ptp(taken.windows, axis=0).min() > 0.1
     assert np.abs(taken.windows[:, :2]).max() < 0.75
+
+
+def test_a_part_that_differs_from_its_mesh_is_neither_moved_nor_larger_on_average(taken):
+    """Only the outline differs: the same lights, and boxes that are as often larger as smaller."""
+    other = photograph(solid("die").mesh, R, KEYS, side=32, mesh_error=0.1)
+    difference = other.windows - taken.windows
+    assert not np.array_equal(other.images, taken.images)
+    assert np.array_equal(other.distances, taken.distances)
+    assert 0.01 < difference[:, 2].std() < 0.1
+    assert np.abs(difference.mean(0)).max() < 0.02
+    with pytest.raises(InputError, match="mesh error"):
+        PhotoDataset(solid("die"), 32, mesh_error=0.5)
 
 
 def test_the_window_is_where_the_part_is(taken):

@@ -36,6 +36,7 @@ def tiny_trainer(out, steps: int = 60, model: ModelConfig = MODEL, start_from=No
         "threads": 0,
         "lr": 3e-3,
         "smoothing": 2.0,
+        "precision": "float32",  # whatever the processor
     }
     config = TrainConfig(steps=steps, **{**settings, **changes})
     return Trainer(

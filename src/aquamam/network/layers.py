@@ -227,14 +227,14 @@ class BatchNorm(nn.Module):
                 x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps
             )
         count = x.numel() // x.shape[1] * dist.get_world_size()  # every process has as many images
-        mean = SumOverProcesses.apply(x.sum((0, 2, 3))) / count
-        centred = x - mean[:, None, None]
+        mean = SumOverProcesses.apply(x.float().sum((0, 2, 3))) / count
+        centred = x.float() - mean[:, None, None]
         variance = SumOverProcesses.apply(centred.square().sum((0, 2, 3))) / count
         with torch.no_grad():
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance * (count / (count - 1)), self.momentum)
         scale = self.weight * (variance + self.eps).rsqrt()
-        return centred * scale[:, None, None] + self.bias[:, None, None]
+        return (centred * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:

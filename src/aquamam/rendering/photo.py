@@ -68,7 +68,9 @@ def photograph(
     radius, scene, normals, shadows = photo_scene(mesh, colour)
     results = images, windows, distances
     rotations = np.ascontiguousarray(rotations)
-    _photograph_all(scene, normals, shadows, radius, mesh_error, rotations, keys, pictures, QUANTISERS, COSINES, *results)
+    _photograph_all(
+        scene, normals, shadows, radius, mesh_error, rotations, keys, pictures, QUANTISERS, COSINES, *results
+    )
     return Photographs(*results)
 
 

@@ -1,4 +1,4 @@
-"""What a training run tells people: a bar, and a line for each validation."""
+"""What a training run tells people: a bar, and a line for each validation, which says when the machine is busy."""
 
 import sys
 from collections import deque
@@ -25,6 +25,7 @@ class Display:
         )
         self.recent: deque[float] = deque(maxlen=20)  # log-likelihoods of training batches
         self.trained = "train, poses included," if poses else "train"  # what the loss is of
+        self.mark, self.fastest = (progress.images, progress.elapsed), 0.0  # images a second between validations
 
     def _now(self) -> int:
         return round(self.progress.elapsed) if self.by_clock else self.progress.step
@@ -49,6 +50,11 @@ class Display:
         line = f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  "
         line += f"LL valid {log_likelihood:7.3f}  {self.trained} {train:7.3f}"
         self.say(line + (f"  ceiling {ceiling:.2f}" if ceiling else ""))
+        images, seconds = progress.images - self.mark[0], progress.elapsed - self.mark[1]
+        self.mark, rate = (progress.images, progress.elapsed), images / max(seconds, 1e-9)
+        if rate < self.fastest / 2:
+            self.say(f"{rate:,.0f} images/s, {self.fastest:,.0f} before: other work seems to keep this machine busy.")
+        self.fastest = max(self.fastest, rate)
 
     def close(self) -> None:
         self.bar.close()
