@@ -33,3 +33,35 @@ def browser():
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def prints(capsys):
+    """A command that succeeds: what it prints. Words may be paths and numbers."""
+    from aquamam.cli.main import main
+
+    def run(*words) -> str:
+        capsys.readouterr()
+        status, (out, error) = main([str(word) for word in words]), capsys.readouterr()
+        assert status == 0, error
+        return out
+
+    return run
+
+
+@pytest.fixture
+def refuses(capsys):
+    """A command that does not: the one line of its complaint, with exit code 2."""
+    from aquamam.cli.main import main
+
+    def run(*words) -> str:
+        capsys.readouterr()
+        try:
+            status = main([str(word) for word in words])
+        except SystemExit as stop:  # argparse leaves by it
+            status = stop.code
+        error = capsys.readouterr().err
+        assert (status, error.count("\n")) == (2, 1), error
+        return error
+
+    return run

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from tables import legal_cells
 
 from aquamam.errors import InputError
@@ -246,8 +247,7 @@ def test_restricted_logits_are_masked_and_count_volume_if_asked(generator):
     assert torch.equal(by_volume.restrict(logits, prefix).isfinite(), legal)
     extra = by_volume.restrict(logits, prefix)[legal] - logits[legal]
     assert torch.allclose(extra, by_volume.log_share(prefix)[legal], atol=1e-6)
-    with pytest.raises(InputError, match="by_volume needs density"):
-        Cells("atlas", 15, "paper", by_volume=True)
+    refused("by_volume needs density", Cells, "atlas", 15, "paper", by_volume=True)
 
 
 def test_ceilings_are_those_of_the_field():

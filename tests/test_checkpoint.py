@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
+from refusals import refused
 from registry import tiny
 
 import aquamam
 from aquamam.checkpoints.format import load_tensors, save_tensors
 from aquamam.data.base import RotationDataset
 from aquamam.data.labels import carried_over
-from aquamam.errors import InputError
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.rendering.solids import solid
 
@@ -89,17 +89,13 @@ DAMAGES = {
 def test_damaged_files_get_one_clear_sentence(model, tmp_path, damage, rule):
     path = aquamam.save_model(model, tmp_path / "m.safetensors")
     damage(path)
-    with pytest.raises(InputError, match=rule):
-        aquamam.load(path)
+    refused(rule, aquamam.load, path)
 
 
 def test_missing_files_get_one_clear_sentence(tmp_path):
-    with pytest.raises(InputError, match="no checkpoint"):
-        aquamam.load(tmp_path / "nothing.safetensors")
-    with pytest.raises(InputError, match="must hold model"):
-        aquamam.load(tmp_path)
-    with pytest.raises(InputError, match="no file"):
-        aquamam.import_original(tmp_path / "nothing.pt")
+    refused("no checkpoint", aquamam.load, tmp_path / "nothing.safetensors")
+    refused("must hold model", aquamam.load, tmp_path)
+    refused("no file", aquamam.import_original, tmp_path / "nothing.pt")
 
 
 class Surprise:
@@ -109,12 +105,10 @@ class Surprise:
 
 def test_importing_runs_no_code_from_the_file(tmp_path, capsys):
     torch.save({"cls_token": Surprise()}, tmp_path / "evil.pt")
-    with pytest.raises(InputError, match="plain tensors"):
-        aquamam.import_original(tmp_path / "evil.pt")
+    refused("plain tensors", aquamam.import_original, tmp_path / "evil.pt")
     assert "code ran" not in capsys.readouterr().out
     torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pt")
-    with pytest.raises(InputError, match="lacks"):
-        aquamam.import_original(tmp_path / "other.pt")
+    refused("lacks", aquamam.import_original, tmp_path / "other.pt")
 
 
 def test_a_description_may_hold_any_name(tmp_path):

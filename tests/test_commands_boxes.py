@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 from scenes import CAMERA, box_of, picture, pose_model
 
 import aquamam
@@ -15,7 +16,6 @@ from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import main
 from aquamam.data.cameras import read_camera
 from aquamam.data.detections import of_image, read_detections
-from aquamam.errors import InputError
 from aquamam.geometry.camera import ray_rotation
 from aquamam.geometry.rotations import geodesic_angle, multiply, opencv_to_opengl, random_quat
 from aquamam.network.poses import look
@@ -96,11 +96,9 @@ def test_calibration_files_of_ros_and_opencv_tell_the_camera(text, tmp_path):
 )
 def test_bad_calibration_files_get_one_clear_sentence(text, sentence, tmp_path):
     (tmp_path / "camera.yaml").write_text(text)
-    with pytest.raises(InputError, match=sentence):
-        read_camera(str(tmp_path / "camera.yaml"))
+    refused(sentence, read_camera, str(tmp_path / "camera.yaml"))
     for source in ("1,2,3", "nan,600,1,1", "a,b,c,d", "nowhere.yaml"):
-        with pytest.raises(InputError, match="camera"):
-            read_camera(source)
+        refused("camera", read_camera, source)
 
 
 def test_detections_of_coco_bop_and_yolo_tell_the_same_boxes(tmp_path):
@@ -127,8 +125,7 @@ def test_detections_of_coco_bop_and_yolo_tell_the_same_boxes(tmp_path):
     assert named.labels[0] == "cup"
     assert of_image([named], tmp_path / "000012.png", alone=False) == [named]
     assert of_image([named], tmp_path / "000013.png", alone=False) == []
-    with pytest.raises(InputError, match="shares of the image"):
-        read_detections(tmp_path / "yolo.txt")
+    refused("shares of the image", read_detections, tmp_path / "yolo.txt")
 
 
 # --- predict ----------------------------------------------------------------------------------------------------------

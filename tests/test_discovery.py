@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from parts import box, joined, lifted, moved, mug, polygon, prism, remeshed, spring, torus
+from refusals import refused
 from scipy.spatial.transform import Rotation
 
 from aquamam.cli.main import main
-from aquamam.errors import InputError
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.solids import NAMES, solid
@@ -90,8 +90,7 @@ def test_the_tolerance_decides_what_is_square_and_what_is_nearly_so():
     assert {one.words.split(" about")[0] for one in near} >= {"turns by 90°"}
     assert all(0.01 < one.distance < 0.06 and 0 < one.seen.share < 0.3 for one in near)
     assert near == sorted(near, key=lambda one: one.seen)
-    with pytest.raises(InputError, match=r"0\.0001 to 0\.2"):
-        Tolerance(distance=2.0)
+    refused(r"0\.0001 to 0\.2", Tolerance, distance=2.0)
 
 
 def test_marks_that_only_shading_shows_are_seen():
@@ -117,8 +116,7 @@ SHAPELESS = {
 
 @pytest.mark.parametrize("why", SHAPELESS)
 def test_meshes_without_a_shape_are_refused_with_the_reason(why):
-    with pytest.raises(InputError, match=why):
-        find_symmetries(SHAPELESS[why])
+    refused(why, find_symmetries, SHAPELESS[why])
 
 
 @pytest.mark.parametrize("scale", [1e-7, 1e7])

@@ -9,13 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from scipy.spatial.transform import Rotation
 
 from aquamam.baselines.ipdf import IPDF, IPDFConfig
 from aquamam.baselines.mog import AQuaMaMMoG, MoGConfig
 from aquamam.checkpoints.checkpoint import load
-from aquamam.cli.main import main
-from aquamam.errors import InputError
 from aquamam.geometry.rotations import canonical, random_quat
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.reproduce import fit_pairs, samples, toy
@@ -159,8 +158,7 @@ def test_a_resumed_fit_equals_an_uninterrupted_one(pairs, tmp_path, monkeypatch,
     assert resumed.curve == whole.curve
     for a, b in zip(resumed.model.state_dict().values(), whole.model.state_dict().values()):
         assert torch.equal(a, b)
-    with pytest.raises(InputError, match="other settings"):
-        fit(0, state, lr=1e-3).run()
+    refused("other settings", fit(0, state, lr=1e-3).run)
 
 
 def test_the_papers_schedule_halves_on_plateaus_and_stops_at_the_second_idle_one(pairs):
@@ -251,10 +249,9 @@ def small(monkeypatch) -> None:
     monkeypatch.setattr(toy, "MOG_MODEL", TINY_MOG)
 
 
-def test_reproduce_toy_judges_all_systems_by_one_test(small, pairs, tmp_path, capsys):
+def test_reproduce_toy_judges_all_systems_by_one_test(small, pairs, tmp_path, prints):
     arguments = "--steps 30 --samples 600 --seed 3 --other-steps 3 --negatives 15 --level 1 --systems aquamam ipdf mog"
-    assert main(["reproduce", "toy", "--out", str(tmp_path), *arguments.split()]) == 0
-    told = capsys.readouterr().out
+    told = prints("reproduce", "toy", "--out", tmp_path, *arguments.split())
     for words in ("log-likelihood", "Reduced against the paper", "15 negatives", "has not converged"):
         assert words in told
     result = json.loads((tmp_path / "toy.json").read_text())
@@ -279,17 +276,16 @@ def test_the_papers_scale_is_told_as_no_reduction():
     assert replace(toy.SCALES["paper"], level=4).reduced("ipdf")
 
 
-def test_reproduce_mog_draws_the_appendix(small, tmp_path):
-    assert main(["reproduce", "mog", "--out", str(tmp_path), "--other-steps", "2", "--samples", "100"]) == 0
+def test_reproduce_mog_draws_the_appendix(small, tmp_path, prints):
+    prints("reproduce", "mog", "--out", tmp_path, "--other-steps", 2, "--samples", 100)
     result = json.loads((tmp_path / "mog.json").read_text())
     assert 0 <= result["unimodal"]["mean_distance_deg"] <= 180
     assert all((tmp_path / figure["file"]).exists() for figure in result["section"]["figures"])
 
 
-def test_reproduce_peak_reaches_its_ceiling_in_both_measures(small, tmp_path, capsys):
+def test_reproduce_peak_reaches_its_ceiling_in_both_measures(small, tmp_path, prints):
     q = random_quat(generator=torch.Generator().manual_seed(5), dtype=torch.float64).tolist()
-    assert main(["reproduce", "peak", "--out", str(tmp_path), "--steps", "300", "--rotation", *map(str, q)]) == 0
-    assert "volume 1" in capsys.readouterr().out
+    assert "volume 1" in prints("reproduce", "peak", "--out", tmp_path, "--steps", 300, "--rotation", *q)
     result = json.loads((tmp_path / "peak.json").read_text())
     assert result["ceiling"] - 0.01 < result["log_likelihood"] <= result["ceiling"] + 1e-4
     assert result["log_likelihood_volume_1"] - result["log_likelihood"] == pytest.approx(2 * math.log(math.pi))

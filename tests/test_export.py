@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 
 import aquamam
 from aquamam.baselines.classification import Classification, ClassificationConfig
@@ -199,14 +200,12 @@ def test_damaged_exports_are_told_in_one_sentence(exported, tmp_path, damage, se
     for file in files:
         (tmp_path / file.name).write_bytes(file.read_bytes())
     damage(Files.at(tmp_path / "model.onnx"))
-    with pytest.raises(InputError, match=sentence):
-        OnnxModel(tmp_path / "model.onnx")
+    refused(sentence, OnnxModel, tmp_path / "model.onnx")
 
 
 def test_what_cannot_be_exported_is_told(tmp_path, capsys):
     small = {"dim": 16, "heads": 2, "layers": 1, "hidden": 16, "image_size": 16, "stem": (4,), "stem_blocks": (0,)}
-    with pytest.raises(InputError, match="classification"):
-        export(Classification(ClassificationConfig(**small)), tmp_path / "a.onnx")
+    refused("classification", export, Classification(ClassificationConfig(**small)), tmp_path / "a.onnx")
     assert main(["export", "no-such-model", str(tmp_path / "a.onnx")]) == 2
     assert main(["export", "no-such-model", str(tmp_path / "a.pt")]) == 2
     assert "ends in .onnx" in capsys.readouterr().err
@@ -266,13 +265,10 @@ def test_graphs_are_made_once_and_again_when_they_are_damaged(exported, tmp_path
 def test_engines_that_cannot_run_are_told_in_one_sentence(exported, monkeypatch):
     model, path = exported
     assert aquamam.load(path).config == model.config  # exported files need no engine to be named
-    with pytest.raises(InputError, match="torch or onnx, got 'tpu'"):
-        aquamam.load("die", engine="tpu")
-    with pytest.raises(InputError, match="on the CPU"):
-        aquamam.load("die", engine="onnx", device="cuda")
+    refused("torch or onnx, got 'tpu'", aquamam.load, "die", engine="tpu")
+    refused("on the CPU", aquamam.load, "die", engine="onnx", device="cuda")
     monkeypatch.setenv("XDG_CACHE_HOME", str(path.with_suffix(".json")))  # no folder can be made below a file
-    with pytest.raises(InputError, match="set XDG_CACHE_HOME"):
-        aquamam.load("die", engine="onnx")
+    refused("set XDG_CACHE_HOME", aquamam.load, "die", engine="onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(InputError, match=r"pip install 'aquamam\[export\]'"):
         aquamam.load("die", engine="onnx")

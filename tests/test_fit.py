@@ -12,12 +12,12 @@ import torch
 from browsers import DESKTOP, PHONE, Visit
 from parts import box, joined, moved
 from PIL import Image
+from refusals import refused
 from scipy.spatial.transform import Rotation
 
 import aquamam
 from aquamam.cli.main import main
 from aquamam.data import PhotoDataset, RenderedDataset
-from aquamam.errors import InputError
 from aquamam.fit import pipeline as fitting
 from aquamam.fit.judgement import CURVE, listed_kinds
 from aquamam.fit.part import check_part, fresh_renders, open_part, placed
@@ -249,17 +249,14 @@ def test_which_side_of_a_face_is_out_does_not_change_the_pictures(tmp_path):
 def test_parts_that_no_picture_tells_about_are_refused(tmp_path):
     far = joined(box(1, 1, 1), box(1, 1, 1, at=(3000.0, 0, 0)))
     mesh, _, _ = placed(far, symmetries())
-    with pytest.raises(InputError, match=r"fills 0\.\d of the 64 x 64 pixels"):
-        check_part(mesh, symmetries(), 64)
-    with pytest.raises(InputError, match="nothing to learn"):
-        check_part(BRICK, symmetries(SPHERE), 64)
+    refused(r"fills 0\.\d of the 64 x 64 pixels", check_part, mesh, symmetries(), 64)
+    refused("nothing to learn", check_part, BRICK, symmetries(SPHERE), 64)
     for text, sentence in (
         ("solid a\nendsolid a\n", "triangle"),
         (stl(replace(BRICK, vertices=0 * BRICK.vertices)), "area"),
     ):
         (tmp_path / "bad.stl").write_text(text)
-        with pytest.raises(InputError, match=sentence):
-            open_part(str(tmp_path / "bad.stl"))
+        refused(sentence, open_part, str(tmp_path / "bad.stl"))
 
 
 def test_symmetric_parts_turn_about_the_centre_of_their_symmetries():

@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from binghams import bingham_posterior, cylinder, four_fives, turns
+from refusals import refused
 from tables import table_posterior
 from torch import Tensor
 
@@ -203,8 +204,7 @@ def test_contradictory_frames_are_flagged_and_named(generator):
         fused = fuse(frames, generator=generator)
     assert bool(fused.contradictory)
     assert not bool(fused.reliable)
-    with pytest.raises(InputError, match="contradict"):
-        fuse(frames, conflict="raise", generator=generator)
+    refused("contradict", fuse, frames, conflict="raise", generator=generator)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fuse(frames, conflict="keep", generator=generator)
@@ -214,8 +214,7 @@ def test_contradictory_frames_are_flagged_and_named(generator):
 def test_frames_that_exclude_each_other_are_refused(generator):
     only = torch.full((2, grid_size(0)), -torch.inf)
     only[0, 3] = only[1, 40] = 0
-    with pytest.raises(InputError, match="leave none"):
-        fuse([CellProbabilities(only[:1], 0), CellProbabilities(only[1:], 0)], generator=generator)
+    refused("leave none", fuse, [CellProbabilities(only[:1], 0), CellProbabilities(only[1:], 0)], generator=generator)
 
 
 def test_the_stated_error_is_the_error(generator):

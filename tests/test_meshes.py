@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import trimesh
 from PIL import Image
+from refusals import refused
 
 from aquamam.errors import InputError
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh, crease_normals, load_mesh
@@ -80,8 +81,7 @@ def test_a_missing_material_file_warns_and_leaves_the_mesh_grey(tmp_path):
 def test_untextured_leaves_paint_out_and_needs_no_texture(tmp_path):
     path = write_obj(tmp_path / "die.obj", solid("die").mesh)
     (tmp_path / "paint.png").unlink()
-    with pytest.raises(InputError, match=r"paint.png, which is not there; put it there, or leave textures out"):
-        load_mesh(path)
+    refused(r"paint.png, which is not there; put it there, or leave textures out", load_mesh, path)
     bare = load_mesh(path, untextured=True)
     assert (bare.texture, bare.colours, len(bare.faces)) == (None, None, 12)
 
@@ -299,11 +299,9 @@ def test_a_bad_file_is_told_in_one_sentence(tmp_path, says, files):
 
 
 def test_a_bad_choice_is_told(wedge):
-    with pytest.raises(InputError, match="up must be one of x, y, z"):
-        load_mesh(wedge, up="w")
+    refused("up must be one of x, y, z", load_mesh, wedge, up="w")
     for scale in ("big", 0, -1.0, float("nan")):
-        with pytest.raises(InputError, match="scale must be"):
-            load_mesh(wedge, scale=scale)
+        refused("scale must be", load_mesh, wedge, scale=scale)
 
 
 def test_arrays_that_are_no_mesh_are_refused():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from binghams import bingham_posterior, cylinder, four_fives, turns
+from refusals import refused
 from tables import table_posterior
 
-from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import geodesic_angle, multiply, random_quat, rotvec_to_quat
 from aquamam.geometry.symmetry import SymmetryGroup
@@ -119,8 +119,7 @@ def test_a_given_radius_decides_what_is_separate():
     posterior = bingham_posterior(turns(36)[:2], [1.0, 1.0])  # 10 degrees apart
     apart, together = (find_modes(posterior, generator=seeded(), radius_deg=r)[0] for r in (4.0, 20.0))
     assert (len(apart), len(together)) == (2, 1)
-    with pytest.raises(InputError, match="between 0 and 180"):
-        find_modes(posterior, 100, radius_deg=0.0)
+    refused("between 0 and 180", find_modes, posterior, 100, radius_deg=0.0)
 
 
 def test_answers_hold_what_a_person_asks_for():
@@ -148,8 +147,7 @@ def test_no_samples_give_the_prediction_alone_and_too_few_are_refused():
     (answer,) = answers(four_fives(), 0)
     assert answer.quaternion == pytest.approx(four_fives().mode[0].tolist())
     assert "modes" not in answer.to_dict()
-    with pytest.raises(InputError, match="samples"):
-        find_modes(four_fives(), 5)
+    refused("samples", find_modes, four_fives(), 5)
 
 
 def test_answers_up_to_symmetry_take_what_looks_alike_for_one():

@@ -10,6 +10,7 @@ import torch
 from binghams import bingham_posterior, cylinder, four_fives, turns
 from matplotlib.text import Text
 from PIL import Image
+from refusals import refused
 from tables import table_posterior
 
 from aquamam.errors import InputError
@@ -87,8 +88,7 @@ def test_a_curve_is_annotated_along_its_length():
 
 def test_pictures_of_a_batch_are_refused():
     for draw in (make_cloud, marginals):
-        with pytest.raises(InputError, match="one image"):
-            draw(table_posterior(Cells("atlas", 20), batch=2))
+        refused("one image", draw, table_posterior(Cells("atlas", 20), batch=2))
 
 
 # --- colours ----------------------------------------------------------------------------------------------------------
@@ -220,8 +220,7 @@ def test_a_models_object_is_known_by_name_and_mesh():
 
 def test_an_object_can_be_named(tmp_path):
     assert known_object(object(), "cylinder").name == "cylinder"
-    with pytest.raises(InputError, match="neither a file nor a solid"):
-        known_object(object(), str(tmp_path / "nothing.obj"))
+    refused("neither a file nor a solid", known_object, object(), str(tmp_path / "nothing.obj"))
     (tmp_path / "part.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 2 3\nf 1 2 4\nf 1 3 4\nf 2 3 4\n")
     assert known_object(object(), str(tmp_path / "part.obj")).mesh.faces.shape == (4, 3)
 
@@ -253,12 +252,10 @@ def test_a_learning_curve_names_its_best_point_and_its_bounds(tmp_path):
 
 
 def test_a_broken_or_empty_log_is_told_in_one_sentence(tmp_path):
-    with pytest.raises(InputError, match="there is none"):
-        read_log(tmp_path)
+    refused("there is none", read_log, tmp_path)
     for text, told in (("", "no record yet"), (f"nonsense\n{json.dumps(record(1))}\n", "line 1")):
         (tmp_path / "log.jsonl").write_text(text)
-        with pytest.raises(InputError, match=told):
-            read_log(tmp_path)
+        refused(told, read_log, tmp_path)
 
 
 def test_points_beyond_every_density_are_drawn_too(tmp_path):

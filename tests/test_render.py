@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from scipy.ndimage import binary_fill_holes
 from scipy.spatial.transform import Rotation
 
@@ -263,23 +264,19 @@ def test_settings_that_make_no_picture_are_refused():
         "colour": ((0, 0, -1),),
     }.items():
         for value in values:
-            with pytest.raises(InputError, match=field):
-                RenderSettings(**{field: value})
+            refused(field, RenderSettings, **{field: value})
 
 
 def test_arguments_that_do_not_fit_are_refused():
     mesh, q = solid("tet").mesh, rotations(2)
-    with pytest.raises(InputError, match="pass backgrounds"):
-        render(mesh, q, replace(SMALL, background="random"))
-    with pytest.raises(InputError, match="backgrounds must"):
-        render(mesh, q, SMALL, backgrounds=np.zeros((2, 2)))
+    refused("pass backgrounds", render, mesh, q, replace(SMALL, background="random"))
+    refused("backgrounds must", render, mesh, q, SMALL, backgrounds=np.zeros((2, 2)))
 
 
 def test_settings_survive_json():
     for settings in (RenderSettings(), RenderSettings(size=(30, 40), background="random", light=(1.0, 0.0, 0.5))):
         assert RenderSettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
-    with pytest.raises(InputError, match="lense"):
-        RenderSettings.from_dict({"lense": 3})
+    refused("lense", RenderSettings.from_dict, {"lense": 3})
 
 
 def test_contact_sheet_has_a_cell_an_image():

@@ -1,6 +1,5 @@
 """The paper's other figures in small, the comparison on known distributions, and the report that binds them."""
 
-import contextlib
 import json
 import math
 import re
@@ -8,9 +7,9 @@ import re
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from aquamam.checkpoints.checkpoint import save_model
-from aquamam.cli.main import main
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
 from aquamam.network.model import AQuaMaM, ModelConfig
@@ -58,10 +57,9 @@ def test_bins_of_the_next_component_fill_the_room_that_is_left(first, bins):
         ("throughput --rounds 1 --timed-level 0", "52x"),
     ],
 )
-def test_experiments_without_training_write_their_files(tmp_path, capsys, arguments, said):
+def test_experiments_without_training_write_their_files(tmp_path, prints, arguments, said):
     name = arguments.split()[0]
-    assert main(["reproduce", *arguments.split(), "--out", str(tmp_path)]) == 0
-    assert said in capsys.readouterr().out
+    assert said in prints("reproduce", *arguments.split(), "--out", tmp_path)
     result = json.loads((tmp_path / f"{name}.json").read_text())
     assert result["section"]["name"] == name
     assert all((tmp_path / figure["file"]).stat().st_size > 10_000 for figure in result["section"]["figures"])
@@ -83,12 +81,8 @@ def test_experiments_without_training_write_their_files(tmp_path, capsys, argume
         *("comparison --seconds 0", "all --only nonsense", "die --model nowhere"),
     ],
 )
-def test_bad_settings_are_told_in_one_line(tmp_path, capsys, bad):
-    with contextlib.suppress(SystemExit):  # argparse leaves by it
-        assert main(["reproduce", *bad.split(), "--out", str(tmp_path)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
+def test_bad_settings_are_told_in_one_line(tmp_path, refuses, bad):
+    refuses("reproduce", *bad.split(), "--out", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -158,48 +152,45 @@ def test_every_system_takes_a_step_on_the_toy(targets, name, monkeypatch):
     assert math.isfinite(found["log_likelihood"])
 
 
-def test_the_comparison_page_has_a_row_for_every_system(tmp_path, monkeypatch):
+def test_the_comparison_page_has_a_row_for_every_system(tmp_path, monkeypatch, prints):
     for name, size in (("HELD_OUT", 50), ("DRAWN", 50), ("POOL", 2000)):
         monkeypatch.setattr(comparison, name, size)
     page, systems = tmp_path / "page.md", ["Bingham", "classification"]
-    arguments = ["reproduce", "comparison", "--out", str(tmp_path), "--seconds", "0.05", "--page", str(page)]
-    chosen = ["--systems", *systems, "--distributions", "peak", "point", "toy"]
-    assert main([*arguments, *chosen]) == 0
+    arguments = ["reproduce", "comparison", "--out", tmp_path, "--seconds", 0.05, "--page", page]
+    arguments += ["--systems", *systems, "--distributions", "peak", "point", "toy"]
+    prints(*arguments)
     assert all(page.read_text().count(f"| {name} |") == 3 for name in systems)
     result = json.loads((tmp_path / "comparison.json").read_text())
     found = result["distributions"]["peak"]["systems"]["classification"]
     assert found["log_likelihood"] <= found["ceiling"]
     assert result["distributions"]["point"]["entropy"] is None
-    assert main([*arguments, *chosen]) == 0  # nothing is run again
+    prints(*arguments)  # nothing is run again
     assert json.loads((tmp_path / "comparison.json").read_text()) == result
 
 
 # --- trained models, throughput, the report ---------------------------------------------------------------------------
 
 
-def test_an_object_without_a_model_tells_how_to_train_one(monkeypatch, capsys, tmp_path):
+def test_an_object_without_a_model_tells_how_to_train_one(monkeypatch, refuses, tmp_path):
     monkeypatch.setattr(objects, "bundled", list)
-    assert main(["reproduce", "die", "--out", str(tmp_path)]) == 2
-    assert "aquamam train die-small" in capsys.readouterr().err
+    assert "aquamam train die-small" in refuses("reproduce", "die", "--out", tmp_path)
 
 
-def test_reproduce_cylinder_evaluates_and_draws_a_checkpoint(tmp_path, capsys):
+def test_reproduce_cylinder_evaluates_and_draws_a_checkpoint(tmp_path, prints, refuses):
     torch.manual_seed(0)
     small = {"dim": 16, "heads": 2, "layers": 1, "hidden": 16}
     small |= {"embedding": "patches", "image_size": 32, "patch_size": 16}
     path, out = tmp_path / "tiny.safetensors", tmp_path / "out"
     save_model(AQuaMaM(ModelConfig(bins=20, **small)), path, {"data": {"objects": [{"name": "cylinder"}]}})
-    assert main(["reproduce", "cylinder", "--model", str(path), "--out", str(out), "--images", "4"]) == 0
-    assert "7.24" in capsys.readouterr().out
+    assert "7.24" in prints("reproduce", "cylinder", "--model", path, "--out", out, "--images", 4)
     result = json.loads((out / "cylinder.json").read_text())
     assert result["mean_log_likelihood"] < result["ceiling"]
     assert result["symmetries"] == {"cylinder": "known"}
     assert (out / "cylinder.png").stat().st_size > 10_000
-    assert main(["reproduce", "die", "--model", str(path), "--out", str(out)]) == 2  # it is of another object
-    assert "not on the die" in capsys.readouterr().err
+    assert "not on the die" in refuses("reproduce", "die", "--model", path, "--out", out)  # it is of another object
 
 
-def test_the_report_is_one_page_that_loads_nothing(tmp_path, capsys):
+def test_the_report_is_one_page_that_loads_nothing(tmp_path, prints):
     def without_model(out):
         raise InputError("there is no model; train <one>.")
 
@@ -212,7 +203,5 @@ def test_the_report_is_one_page_that_loads_nothing(tmp_path, capsys):
     assert "die was left out: there is no model; train &lt;one&gt;" in page
     assert missing == ["die was left out: there is no model; train <one>."]
     assert report.bind(tmp_path, {"hemisphere": without_model}, keep=True) == (sections[1:], [])
-    with pytest.raises(InputError, match="no model"):
-        report.bind(tmp_path / "other", {"die": without_model})
-    assert main(["reproduce", "all", "--out", str(tmp_path), "--only", "constraint"]) == 0
-    assert "0.7141" in capsys.readouterr().out
+    refused("no model", report.bind, tmp_path / "other", {"die": without_model})
+    assert "0.7141" in prints("reproduce", "all", "--out", tmp_path, "--only", "constraint")

@@ -9,6 +9,7 @@ import roma
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from scipy.spatial.transform import Rotation
 
 from aquamam.errors import InputError
@@ -127,8 +128,7 @@ def test_the_uniform_density_is_known_in_all_three_measures():
     log_p = torch.linspace(-3, 20, 7)
     there = rot.convert_log_density(log_p, to="8pi2")
     assert torch.allclose(rot.convert_log_density(there, to="pi2", from_="8pi2"), log_p)
-    with pytest.raises(InputError, match="pi2"):
-        rot.convert_log_density(0.0, to="4pi")
+    refused("pi2", rot.convert_log_density, 0.0, to="4pi")
 
 
 # --- the group --------------------------------------------------------------------------------------------------------
@@ -197,8 +197,7 @@ def test_chordal_mean_agrees_with_scipy_and_ignores_signs():
         mean = rot.chordal_mean(q * signs, w)
         expected = [Rotation.from_quat(q[b]).mean(None if w is None else w[b]).as_quat() for b in range(4)]
         assert same(mean, torch.tensor(np.array(expected)), 1e-10)
-    with pytest.raises(InputError, match="at least one"):
-        rot.chordal_mean(torch.zeros(0, 4))
+    refused("at least one", rot.chordal_mean, torch.zeros(0, 4))
 
 
 # --- conversions ------------------------------------------------------------------------------------------------------
@@ -257,13 +256,10 @@ def test_euler_conventions_of_one_and_two_letters_and_their_errors():
     assert np.allclose(rot.euler_to_quat(angles, "ZX"), Rotation.from_euler("ZX", angles.numpy()).as_quat())
     assert np.allclose(rot.euler_to_quat(angles[:1], "y"), Rotation.from_euler("y", 0.3).as_quat())
     for bad in ("xYz", "xx", "abc", "", "xyzx"):
-        with pytest.raises(InputError, match="convention"):
-            rot.euler_to_quat(angles, bad)
+        refused("convention", rot.euler_to_quat, angles, bad)
     for bad in ("xy", "zxz"):
-        with pytest.raises(InputError, match="convention"):
-            rot.quat_to_euler(haar(), bad)
-    with pytest.raises(InputError, match="3 angles"):
-        rot.euler_to_quat(angles, "xyz")
+        refused("convention", rot.quat_to_euler, haar(), bad)
+    refused("3 angles", rot.euler_to_quat, angles, "xyz")
 
 
 def test_camera_conversion_moves_every_point_to_the_flipped_camera_axes():

@@ -14,6 +14,7 @@ import zlib
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 from scenes import CAMERA, pose_model
 from services import PNG, SIZE, InProcess, base64_of, encoded, picture, tiny_model
 
@@ -309,12 +310,9 @@ def test_a_fault_of_the_service_is_a_500_without_a_stack_trace(caplog):
 
 
 def test_models_that_cannot_be_served_are_told_at_the_start():
-    with pytest.raises(InputError, match="categories"):
-        create_app({"toy": tiny_model(embedding="category", tokens=4)})
-    with pytest.raises(InputError, match="at least one model"):
-        create_app({})
-    with pytest.raises(InputError, match="queue must be positive"):
-        Limits(queue=0)
+    refused("categories", create_app, {"toy": tiny_model(embedding="category", tokens=4)})
+    refused("at least one model", create_app, {})
+    refused("queue must be positive", Limits, queue=0)
 
 
 COUNT = 1000  # benchmarks/serving.py sends ten times as many, through a socket

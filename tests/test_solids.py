@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 import trimesh
+from refusals import refused
 from scipy.ndimage import label
 from scipy.spatial.transform import Rotation
 
-from aquamam.errors import InputError
 from aquamam.geometry.rotations import multiply
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import DIE_FACES, NAMES, mesh_of, open_object, solid
@@ -91,10 +91,8 @@ def test_an_object_is_a_solid_or_a_file(tmp_path):
     assert open_object("die") is solid("die")
     trimesh.Trimesh(solid("tet").mesh.vertices, solid("tet").mesh.faces).export(tmp_path / "part.stl")
     assert mesh_of(open_object(str(tmp_path / "part.stl"))).name == "part"
-    with pytest.raises(InputError, match=r"'dice' is neither a file nor a solid; the solids are die, cylinder, tet"):
-        open_object("dice")
-    with pytest.raises(InputError, match=r"die, cylinder, tet, .*got 'dice'"):
-        solid("dice")
+    refused(r"'dice' is neither a file nor a solid; the solids are die, cylinder, tet", open_object, "dice")
+    refused(r"die, cylinder, tet, .*got 'dice'", solid, "dice")
 
 
 # --- the die ----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from synthetic import KnownMixture
 from train_tiny import MODEL, tiny_trainer
 
@@ -18,7 +19,7 @@ from aquamam.checkpoints.checkpoint import load
 from aquamam.checkpoints.format import load_tensors
 from aquamam.data.base import Batch, UnreadableExample
 from aquamam.data.labels import draw_labels
-from aquamam.errors import InputError
+from aquamam.geometry.rotations import random_quat
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.posterior.calibration import Calibration, ConformalScores
@@ -58,9 +59,8 @@ def test_a_stopped_run_resumes_bit_for_bit(tmp_path):
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "parts")]
     assert [json.loads(line)["step"] for line in logs[0]] == [20, 40, 60]
-    assert [json.loads(line)["log_likelihood"] for line in logs[0]] == [
-        json.loads(line)["log_likelihood"] for line in logs[1]
-    ]
+    told = [[json.loads(line)["log_likelihood"] for line in log] for log in logs]
+    assert told[0] == told[1]
     assert tiny_trainer(tmp_path / "parts").fit().step == 60  # finished: nothing more to do
 
 
@@ -92,11 +92,8 @@ def test_two_processes_equal_one(tmp_path, precision, error):
     # a large eps: keys' biases have no gradient but rounding, which Adam would blow up to full steps
     changes = {"dropout": 0.0, "eps": 1e-3, "precision": precision}
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run(
-        [*launch, str(HERE / "train_tiny.py"), str(tmp_path / "two"), "20", json.dumps(changes)],
-        check=True,
-        capture_output=True,
-    )
+    arguments = [str(HERE / "train_tiny.py"), str(tmp_path / "two"), "20", json.dumps(changes)]
+    subprocess.run([*launch, *arguments], check=True, capture_output=True)
     tiny_trainer(tmp_path / "one", 20, replace(MODEL, dropout=changes.pop("dropout")), **changes).fit()
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     for name, tensor in one.items():
@@ -127,26 +124,25 @@ def test_it_learns_a_known_distribution(tmp_path):
 
 
 def test_true_density_of_the_synthetic_data_integrates_to_one(generator):
-    from aquamam.geometry.rotations import random_quat
-
     q = random_quat((200_000,), generator=generator, dtype=torch.float64)
     for kind in (0, 1):
         mass = KnownMixture().log_density(q, kind).exp() * np.pi**2
         assert abs(mass.mean() - 1) < 4 * mass.std() / 200_000**0.5
 
 
-def test_labels_are_equivalent_rotations_with_weights_that_sum_to_one(generator):
-    from aquamam.geometry.rotations import random_quat
+def batch_of(rotations: torch.Tensor, counts: torch.Tensor, labels: tuple[str, ...]) -> Batch:
+    n = len(rotations)
+    images = torch.zeros(n, 3, 4, 4, dtype=torch.uint8)
+    return Batch(images=images, rotations=rotations, counts=counts, labels=labels, indices=tuple(range(n)))
 
+
+def test_labels_are_equivalent_rotations_with_weights_that_sum_to_one(generator):
     class Cans(KnownMixture):
         def symmetry(self, label):
             return SymmetryGroup.revolution((0, 1, 0), flip=True) if label == "can" else None
 
     q = random_quat((6, 1), generator=generator, dtype=torch.float64)
-    batch = Batch(
-        images=torch.zeros(6, 3, 4, 4, dtype=torch.uint8), rotations=q, counts=torch.ones(6, dtype=torch.int64),
-        labels=("can", "box") * 3, indices=tuple(range(6)),
-    )  # fmt: skip
+    batch = batch_of(q, torch.ones(6, dtype=torch.int64), ("can", "box") * 3)
     drawn, weight = draw_labels(batch, Cans(), 5, seed=0, positions=np.arange(6))
     assert drawn.shape == (5, 6, 4)
     assert torch.allclose(weight.sum(0), torch.ones(6))
@@ -158,27 +154,20 @@ def test_labels_are_equivalent_rotations_with_weights_that_sum_to_one(generator)
 
 def test_listed_equivalents_are_all_drawn():
     rotations = torch.eye(4, dtype=torch.float64)[None, :3].expand(200, 3, 4)
-    batch = Batch(
-        images=torch.zeros(200, 3, 4, 4, dtype=torch.uint8), rotations=rotations, counts=torch.tensor([3, 2] * 100),
-        labels=("a",) * 200, indices=tuple(range(200)),
-    )  # fmt: skip
+    batch = batch_of(rotations, torch.tensor([3, 2] * 100), ("a",) * 200)
     drawn, _ = draw_labels(batch, KnownMixture(), 1, seed=0, positions=np.arange(200))
     assert len(drawn[0, ::2].unique(dim=0)) == 3
     assert len(drawn[0, 1::2].unique(dim=0)) == 2
 
 
 def test_plateau_halves_the_rate_and_stops_at_the_second_idle_halving(tmp_path, monkeypatch):
-    trainer = tiny_trainer(
-        tmp_path, 10_000, schedule="plateau", epoch_size=32, patience=2, smoothing=0.0, averaging=0.0
-    )
+    options = {"schedule": "plateau", "epoch_size": 32, "patience": 2, "smoothing": 0.0, "averaging": 0.0}
+    trainer = tiny_trainer(tmp_path, 10_000, **options)
     values = iter([1.0, 2.0, 1.5, 1.5, 2.5, 2.0, 2.0, 2.0, 2.0, 9.0])
     monkeypatch.setattr(trainer, "validate", lambda: next(values))
     progress = trainer.fit()
-    assert (
-        progress.step == 9
-    )  # improved at 2.0 and 2.5; halved after 1.5, 1.5, then twice in a row without an improvement
-    assert progress.halvings == 3
-    assert progress.best == 2.5
+    # improved at 2.0 and 2.5; halved after 1.5, 1.5, then twice in a row without an improvement
+    assert (progress.step, progress.halvings, progress.best) == (9, 3, 2.5)
 
 
 def test_batch_norms_keep_their_statistics_for_the_end_of_a_schedule(tmp_path):
@@ -219,11 +208,6 @@ def test_a_run_from_another_model_keeps_its_temperatures_also_when_resumed(tmp_p
     assert load(tmp_path).calibration == replace(start.calibration, scores=None)  # scores are of the old weights
     tiny_trainer(tmp_path).fit()
     assert load(tmp_path).calibration.temperatures[:3] == (0.5, 2.0, 1.5)
-
-
-def test_papers_recipe_is_to_the_letter():
-    assert (PAPER.lr, PAPER.betas, PAPER.eps, PAPER.batch_size, PAPER.patience) == (1e-4, (0.9, 0.999), 1e-9, 128, 5)
-    assert PAPER.optimizer == "adam"
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_kept(tmp_path, monkeypatch):
@@ -272,16 +256,13 @@ def test_unreadable_images_are_skipped_counted_and_named_and_many_stop_the_run(t
 
 
 def test_data_and_model_must_fit(tmp_path):
-    with pytest.raises(InputError, match="image_size=8"):
-        tiny_trainer(tmp_path, model=replace(MODEL, image_size=16))
-    with pytest.raises(InputError, match="reads categories"):
-        tiny_trainer(tmp_path, model=replace(MODEL, embedding="category"))
+    refused("image_size=8", tiny_trainer, tmp_path, model=replace(MODEL, image_size=16))
+    refused("reads categories", tiny_trainer, tmp_path, model=replace(MODEL, embedding="category"))
 
 
 def test_another_runs_folder_is_refused(tmp_path):
     tiny_trainer(tmp_path, 20).fit()
-    with pytest.raises(InputError, match=r"another run: train\.lr"):
-        tiny_trainer(tmp_path, 20, lr=1e-3).fit()
+    refused(r"another run: train\.lr", tiny_trainer(tmp_path, 20, lr=1e-3).fit)
 
 
 @pytest.mark.parametrize(
@@ -289,11 +270,12 @@ def test_another_runs_folder_is_refused(tmp_path):
     [{"lr": 0.0}, {"schedule": "linear"}, {"batch_size": 0}, {"warmup": 1.0}, {"clip": -1.0}, {"frozen_norms": 1.5}],
 )
 def test_bad_training_configs_get_one_clear_sentence(change):
-    with pytest.raises(InputError, match="must"):
-        TrainConfig(**change)
+    refused("must", TrainConfig, **change)
 
 
-def test_schedules_start_low_end_at_zero_and_labels_end_exact():
+def test_schedules_start_low_end_at_zero_and_labels_end_exact_and_the_papers_is_to_the_letter():
+    paper = ("adam", 1e-4, (0.9, 0.999), 1e-9, 128, 5)
+    assert (PAPER.optimizer, PAPER.lr, PAPER.betas, PAPER.eps, PAPER.batch_size, PAPER.patience) == paper
     config = TrainConfig()
     assert config.learning_rate(0.0) < 0.01 * config.lr
     assert config.learning_rate(config.warmup) == pytest.approx(config.lr)
