@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,10 +18,8 @@ from tables import table_posterior
 from aquamam.baselines.classification import CellProbabilities
 from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.cli.evaluate import rendered
-from aquamam.cli.main import main
 from aquamam.data.base import RotationDataset, UnreadableExample
 from aquamam.data.renders import RenderedDataset
-from aquamam.errors import InputError
 from aquamam.evaluation import metrics
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.evaluation.results import Figures
@@ -247,13 +246,10 @@ def test_worst_cases_are_the_worst(drawn):
 
 
 def test_figures_do_not_depend_on_how_images_are_batched(drawn):
-    one, other = (
-        evaluate(table_model(), drawn, limit=50, samples=0, batch_size=size, quiet=True).figures for size in (50, 7)
-    )
-    assert one.mean_log_likelihood == pytest.approx(other.mean_log_likelihood, abs=1e-6)
-    assert one.mean_error_deg == pytest.approx(other.mean_error_deg, abs=1e-6)
+    options = {"limit": 50, "samples": 0, "quiet": True}
+    one, other = (evaluate(table_model(), drawn, batch_size=size, **options).figures for size in (50, 7))
+    assert asdict(one) == pytest.approx(asdict(other), abs=1e-6, nan_ok=True)
     assert math.isnan(one.pit_ks)
-    assert math.isnan(one.spread_deg)
 
 
 def test_unreadable_images_are_left_out_counted_and_named(drawn):
@@ -262,8 +258,8 @@ def test_unreadable_images_are_left_out_counted_and_named(drawn):
     assert evaluation.figures.images == 19
     assert len(evaluation.unreadable) == 11
     assert "image 3 " in evaluation.unreadable[0]
-    with pytest.raises(InputError, match="none of the 30 images can be read: image 0 "):
-        evaluate(table_model(), Listed(torch.from_numpy(drawn._rotations[:30]), broken=range(30)), quiet=True)
+    none = Listed(torch.from_numpy(drawn._rotations[:30]), broken=range(30))
+    refused("none of the 30 images can be read: image 0 ", evaluate, table_model(), none, quiet=True)
 
 
 def test_ties_of_a_density_that_is_constant_in_cells_stay_ties():
@@ -337,11 +333,10 @@ def figures_of(text):
     return {key: value for key, value in facts.items() if key not in ("seconds", "throughput")}
 
 
-def test_two_processes_give_the_figures_of_one(checkpoint, folder, capsys):
+def test_two_processes_give_the_figures_of_one(checkpoint, folder, prints):
     arguments = ["evaluate", str(checkpoint), "--data", str(folder), "--samples", "20", "--batch-size", "5"]
     arguments += ["--json", "--quiet"]
-    assert main(arguments) == 0
-    alone = figures_of(capsys.readouterr().out)
+    alone = figures_of(prints(*arguments))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "aquamam"]
     together = subprocess.run([*torchrun, *arguments, "--device", "cpu"], capture_output=True, text=True, check=True)
     assert together.stdout.count("mean_log_likelihood") == 4  # one object: the whole, two classes, their mean
@@ -353,10 +348,9 @@ def test_two_processes_give_the_figures_of_one(checkpoint, folder, capsys):
     assert [case["index"] for case in both["worst"]] == [case["index"] for case in alone["worst"]]
 
 
-def test_without_data_it_renders_what_the_model_was_trained_on_anew(checkpoint, tmp_path, capsys):
+def test_without_data_it_renders_what_the_model_was_trained_on_anew(checkpoint, tmp_path, prints):
     out = tmp_path / "report"
-    assert main(["evaluate", str(checkpoint), "--count", "6", "--samples", "3", "--quiet", "--out", str(out)]) == 0
-    text = capsys.readouterr().out
+    text = prints("evaluate", checkpoint, "--count", 6, "--samples", 3, "--quiet", "--out", out)
     assert "6 images: fresh renders of die at 8 px, seed 2147483648" in text
     assert f"volume pi^2: uniform -2.29, ceiling {Cells('atlas', 12).ceiling:.2f}" in text
     facts = json.loads((out / "evaluation.json").read_text())
@@ -379,26 +373,21 @@ def test_held_out_renders_are_not_those_of_training(checkpoint):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--data", "nowhere"], "there is no data set at nowhere"),
-        (["--data", "render:"], "render: needs a solid"),
-        (["--data", "render:nothing.obj"], "nothing.obj"),
-        (["--data", "FOLDER", "--split", "dev"], "dev"),
-        (["--split", "test"], "--data"),
-        (["--count", "0"], "at least 1 image"),
-        (["--strategies", "guess"], "strategies are greedy, beam, expected, got guess"),
-        (["--out", "FOLDER/test.csv"], "test.csv"),
+        ("--data nowhere", "there is no data set at nowhere"),
+        ("--data render:", "render: needs a solid"),
+        ("--data render:nothing.obj", "nothing.obj"),
+        ("--data FOLDER --split dev", "dev"),
+        ("--split test", "--data"),
+        ("--count 0", "at least 1 image"),
+        ("--strategies guess", "strategies are greedy, beam, expected, got guess"),
+        ("--out FOLDER/test.csv", "test.csv"),
     ],
 )
-def test_bad_arguments_get_one_line_and_exit_2(arguments, sentence, checkpoint, folder, capsys):
-    arguments = [word.replace("FOLDER", str(folder)) for word in arguments]
-    assert main(["evaluate", str(checkpoint), "--quiet", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert sentence in error
-    assert error.count("\n") == 1
+def test_bad_arguments_get_one_line_and_exit_2(arguments, sentence, checkpoint, folder, refuses):
+    assert sentence in refuses("evaluate", checkpoint, "--quiet", *arguments.replace("FOLDER", str(folder)).split())
 
 
-def test_a_model_that_does_not_say_its_object_asks_for_data(tmp_path, capsys):
+def test_a_model_that_does_not_say_its_object_asks_for_data(tmp_path, refuses):
     for data, sentence in (({}, "does not say"), ({"objects": [{"name": "bracket"}]}, "bracket")):
         file = save_model(AQuaMaM(TINY), tmp_path / "tiny.safetensors", {"data": data})
-        assert main(["evaluate", str(file)]) == 2
-        assert sentence in capsys.readouterr().err
+        assert sentence in refuses("evaluate", file)
