@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 import aquamam
 from aquamam.geometry.rotations import geodesic_angle, multiply, quat_to_rotvec, rotvec_to_quat
 from aquamam.plotting import known_object, save
-from aquamam.plotting.style import Theme, get_theme
+from aquamam.plotting.style import FAINT, INK, MUTED, PAPER
 from aquamam.posterior.modes import cluster
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
@@ -85,40 +85,39 @@ def flat(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return v @ ACROSS, v @ UP
 
 
-def draw_ball(axes: Any, points: np.ndarray, colour: str, theme: Theme) -> None:
+def draw_ball(axes: Any, points: np.ndarray, colour: str) -> None:
     """All rotations are a ball of radius 180 degrees: axis times angle, opposite points of its surface are one rotation."""
     axes.set_aspect("equal")
     axes.set_axis_off()
     axes.set(xlim=(-3.65, 3.65), ylim=(-3.65, 3.65))
     t = np.linspace(0, 2 * math.pi, 121)
-    axes.fill(math.pi * np.cos(t), math.pi * np.sin(t), color=theme.faint, alpha=0.35, lw=0)
-    axes.plot(math.pi * np.cos(t), math.pi * np.sin(t), color=theme.muted, lw=0.8)
+    axes.fill(math.pi * np.cos(t), math.pi * np.sin(t), color=FAINT, alpha=0.35, lw=0)
+    axes.plot(math.pi * np.cos(t), math.pi * np.sin(t), color=MUTED, lw=0.8)
     circle = math.pi * np.stack([np.cos(t), 0 * t, np.sin(t)], -1)
-    axes.plot(*flat(circle), color=theme.muted, lw=0.5, alpha=0.5)
+    axes.plot(*flat(circle), color=MUTED, lw=0.5, alpha=0.5)
     for letter, axis in zip("xyz", math.pi * np.eye(3)):
-        axes.plot(*flat(np.stack([-axis, axis])), color=theme.muted, lw=0.5, alpha=0.6)
+        axes.plot(*flat(np.stack([-axis, axis])), color=MUTED, lw=0.5, alpha=0.6)
         (x,), (y,) = flat(1.14 * axis[None])
-        axes.text(x, y, letter, color=theme.muted, fontsize=8, ha="center", va="center")
+        axes.text(x, y, letter, color=MUTED, fontsize=8, ha="center", va="center")
     axes.scatter(*flat(points), s=16, color=colour, alpha=0.28, linewidths=0, zorder=3)
-    axes.scatter([0], [0], s=130, facecolors="none", edgecolors=theme.ink, lw=1.0, zorder=4)  # START is no rotation
+    axes.scatter([0], [0], s=130, facecolors="none", edgecolors=INK, lw=1.0, zorder=4)  # START is no rotation
 
 
 def picture(steps: list[Step], turns: tuple[int, ...] = TURNS) -> Any:
     """A column for each frame: what the camera sees, what it tells alone, and what all frames so far tell."""
-    theme = get_theme("light")
     left, column, height = 1.2, 2.05, 6.7  # inches
     width = left + column * len(steps) + 0.1
-    figure = Figure(figsize=(width, height), facecolor=theme.paper)
+    figure = Figure(figsize=(width, height), facecolor=PAPER)
     title = "A turning die: no frame alone tells its rotation, all of them do"
-    figure.text(0.2 / width, 0.955, title, color=theme.ink, fontsize=14, weight="bold")
+    figure.text(0.2 / width, 0.955, title, color=INK, fontsize=14, weight="bold")
     words = (
         "Dots are samples, as rotation vectors (axis times angle) of the pose in the first frame; the ring is the truth. "
         "Entropy in nats: less is surer."
     )
-    figure.text(0.2 / width, 0.92, words, color=theme.muted, fontsize=9)
+    figure.text(0.2 / width, 0.92, words, color=MUTED, fontsize=9)
     rows = (("camera", 0.665, 0.215), ("this frame\nalone", 0.365, 0.28), ("all frames\nso far", 0.04, 0.28))
     for name, bottom, tall in rows:
-        figure.text(0.2 / width, bottom + tall / 2, name, color=theme.ink, fontsize=10.5, va="center", weight="bold")
+        figure.text(0.2 / width, bottom + tall / 2, name, color=INK, fontsize=10.5, va="center", weight="bold")
     for i, (step, degrees) in enumerate(zip(steps, turns)):
         place, size = (left + column * i) / width, column / width
         _, bottom, tall = rows[0]
@@ -126,14 +125,14 @@ def picture(steps: list[Step], turns: tuple[int, ...] = TURNS) -> Any:
         edge = len(step.image) // 8  # of the white around the die
         axes.imshow(step.image[edge:-edge, edge:-edge], interpolation="bilinear")
         axes.set_axis_off()
-        axes.set_title(f"turned by {degrees}°", color=theme.muted, fontsize=9.5, pad=3)
+        axes.set_title(f"turned by {degrees}°", color=MUTED, fontsize=9.5, pad=3)
         for (_, bottom, tall), points, k, colour in zip(
             rows[1:], (step.alone, step.fused), (0, 1), ("#3f66ad", "#c4193b")
         ):
-            draw_ball(figure.add_axes((place, bottom, size, tall)), points, colour, theme)
+            draw_ball(figure.add_axes((place, bottom, size, tall)), points, colour)
             modes = "1 mode" if step.modes[k] == 1 else f"{step.modes[k]} modes"
             said = f"{modes}, {step.entropy[k]:.1f} nats".replace("-", "\N{MINUS SIGN}")
-            figure.text(place + size / 2, bottom - 0.012, said, color=theme.ink, fontsize=9.5, ha="center")
+            figure.text(place + size / 2, bottom - 0.012, said, color=INK, fontsize=9.5, ha="center")
     return figure
 
 

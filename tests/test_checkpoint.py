@@ -8,7 +8,7 @@ from refusals import refused
 from registry import tiny
 
 import aquamam
-from aquamam.checkpoints.format import load_tensors, save_tensors
+from aquamam.checkpoints.checkpoint import load_tensors, save_tensors
 from aquamam.data.base import RotationDataset
 from aquamam.data.labels import carried_over
 from aquamam.network.model import AQuaMaM, ModelConfig

@@ -75,7 +75,7 @@ def test_info_tells_parameters_bins_and_ceiling(preset, parameters, bins, ceilin
         ("symmetries tet --map m.xyz", "--map must end"),
         ("symmetries tet --views 5", "needs --map"),
         ("plot x.png --kind marginals --samples 7 -o a.png", "--samples does nothing"),
-        ("plot x.png -o a.html --theme dark", "--theme does nothing"),
+        ("plot x.png -o a.html --axis y", "--axis does nothing"),
     ],
 )
 def test_errors_are_one_sentence_and_exit_2(arguments, sentence, capsys):

@@ -282,7 +282,7 @@ def test_rotations_come_from_a_pipe_too(capsys, model, die, monkeypatch):
     ("name", "options", "start"),
     [
         ("ball.png", ["--truth=-0.4,0.3,-0.2,-0.842615"], b"\x89PNG"),
-        ("map.pdf", ["--kind", "mollweide", "--axis", "y", "--theme", "dark"], b"%PDF"),
+        ("map.pdf", ["--kind", "mollweide", "--axis", "y"], b"%PDF"),
         ("bins.svg", ["--kind", "marginals", "--truth", "0,0,0,1"], b"<?xml"),
         ("page.html", ["--truth", "0,0,0,1"], b"<!doctype html>"),
     ],

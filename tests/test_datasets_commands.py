@@ -9,7 +9,7 @@ from PIL import Image
 from refusals import refused
 
 from aquamam.cli.main import main
-from aquamam.cli.render import parse_background, parse_share, parse_split, parse_symmetry, split_count
+from aquamam.cli.render import parse_background, parse_count, parse_share, parse_split, parse_symmetry
 from aquamam.data import StoredDataset, open_dataset
 from aquamam.data.summary import evenly, spread
 from aquamam.errors import InputError
@@ -139,8 +139,7 @@ def test_spread_tells_uniform_from_concentrated():
 def test_small_arguments_are_read():
     assert parse_split("paper") == {"train": 500_000, "valid": 10_000, "test": 10_000}
     assert parse_split("train=20_000, test=5") == {"train": 20_000, "test": 5}
-    assert split_count(520_000) == parse_split("paper")
-    assert split_count(3) == {"train": 1, "valid": 1, "test": 1}
+    assert parse_count("3") == {"train": 1, "valid": 1, "test": 1}
     assert parse_share("2/3") == (1, 3)
     assert parse_background("10,20,30") == (10, 20, 30)
     assert parse_background("black") == (0, 0, 0)

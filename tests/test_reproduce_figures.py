@@ -54,7 +54,7 @@ def test_bins_of_the_next_component_fill_the_room_that_is_left(first, bins):
         ("unimodal --steps 20", "never observed"),
         ("hemisphere", "0.159"),
         ("constraint", "0.7141"),
-        ("throughput --rounds 1 --timed-level 0", "52x"),
+        ("throughput --rounds 1 --level 0", "52x"),
     ],
 )
 def test_experiments_without_training_write_their_files(tmp_path, prints, arguments, said):
@@ -75,7 +75,7 @@ def test_experiments_without_training_write_their_files(tmp_path, prints, argume
 @pytest.mark.parametrize(
     "bad",
     [
-        *("constraint --qx 1", "constraint --bins 3", "hemisphere --points 0", "unimodal --steps 0", "toy --steps 0"),
+        *("unimodal --steps 0", "toy --steps 0", "throughput --rounds 0"),
         *("toy --samples -1", "toy --systems oracle", "toy --lr nan", "toy --threads 0", "toy --level 99"),
         *("peak --device cuda:77", "comparison --systems oracle", "comparison --distributions oracle"),
         *("comparison --seconds 0", "all --only nonsense", "die --model nowhere"),

@@ -228,7 +228,7 @@ IMAGE = {"image": base64_of(PNG)}
         (422, "base64", "predict", {"image": "?"}),
         (422, "image", "predict", {}),
         (422, "samples", "predict", {**IMAGE, "samples": 2001}),
-        (422, "samples: from 0, or 16 to", "predict", {**IMAGE, "samples": 3}),
+        (422, "more than 5 samples", "predict", {**IMAGE, "samples": 3}),
         (422, "samples", "sample", {**IMAGE, "samples": 10_001}),
         (422, "samples", "sample", {**IMAGE, "samples": 10**400}),
         (422, "rotations", "log_prob", {**IMAGE, "rotations": [[0, 0, 0, 1]] * 10_001}),

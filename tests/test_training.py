@@ -15,8 +15,7 @@ from refusals import refused
 from synthetic import KnownMixture
 from train_tiny import MODEL, tiny_trainer
 
-from aquamam.checkpoints.checkpoint import load
-from aquamam.checkpoints.format import load_tensors
+from aquamam.checkpoints.checkpoint import load, load_tensors
 from aquamam.data.base import Batch, UnreadableExample
 from aquamam.data.labels import draw_labels
 from aquamam.geometry.rotations import random_quat

@@ -1,2 +1,2 @@
-"""Models on disk, and the bundled ones: `checkpoint` builds, saves and loads models of every kind, `format` is the
-safetensors file, `original` imports the weights of the original AQuaMaM repository."""
+"""Models on disk, and the bundled ones: `checkpoint` builds, saves and loads models of every kind,
+`original` imports the weights of the original AQuaMaM repository."""

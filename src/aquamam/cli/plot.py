@@ -3,7 +3,7 @@
 aquamam plot die.png -o posterior.html               a page: rotate the ball, click a rotation to see the pose
 aquamam plot die.png -o ball.png --truth 0,0,0,1     the paper's Figure 7
 aquamam plot part.jpg -o map.pdf --kind mollweide --model runs/part --object part.obj
-aquamam plot die.png -o bins.svg --kind marginals --theme dark
+aquamam plot die.png -o bins.svg --kind marginals
 aquamam plot photo.jpg -o pose.png --model parts/duck --box 120,80,64,48 --camera camera.yaml
 aquamam plot runs/die -o curve.png                   a training run's learning curve
 
@@ -22,7 +22,7 @@ POINTS = ("ball", "page", "mollweide")
 # option -> the kinds of picture that it changes; None is its default, so that the rest can be told of it
 HEEDED = {"axis": ("mollweide",), "object": POINTS}
 HEEDED |= dict.fromkeys(("samples", "uniform", "box", "camera"), (*POINTS, "pose"))
-HEEDED |= {"truth": (*POINTS, "marginals"), "theme": KINDS}
+HEEDED |= {"truth": (*POINTS, "marginals")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--axis", choices=["x", "y", "z"], help="of mollweide (default: of revolution, or z)")
     option("--samples", type=whole(0), metavar="N", help="drawn from the posterior (default: 499)")
     option("--uniform", type=whole(0), metavar="N", help="uniform rotations (default: 500)")
-    option("--theme", choices=["light", "dark"], help="of pictures (default: light)")
     add(parser, "--box", "--camera")
     option("--title", default="", help="above the picture (default: the image's name)")
 
@@ -65,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
         from aquamam.plotting.curves import learning_curve, read_log
 
         name = source.name if source.is_dir() else source.absolute().parent.name
-        save(learning_curve(read_log(source), title=args.title or name, **given), args.out)
+        save(learning_curve(read_log(source), title=args.title or name), args.out)
     elif (figure := draw_posterior(args, kind, given)) is not None:
         save(figure, args.out)
     print(args.out)
@@ -83,7 +82,7 @@ def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -
     from aquamam.plotting import ball, known_object, make_cloud, marginals, mollweide, overlay
 
     truth = as_unit_quat(args.truth, "--truth") if "truth" in given else None
-    theme, counts = ({n: given[n] for n in names if n in given} for names in (["theme"], ["samples", "uniform"]))
+    counts = {name: given[name] for name in ("samples", "uniform") if name in given}
     whole, model = read_image(args.image), load_model(args.model, args.device)
     camera, picture, seen = args.camera and read_camera(args.camera), whole, None
     with torch.inference_mode():
@@ -94,7 +93,7 @@ def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -
             raise InputError("a pose is drawn in a box; give --box X,Y,W,H and --camera.")
         posterior = model([picture]) if seen is None else seen.rotation
         if kind == "marginals":
-            return marginals(posterior, at=truth, title=args.title, **theme)
+            return marginals(posterior, at=truth, title=args.title)
         drawn = {"symmetry": model.symmetry, "generator": model.generator(args.seed)}
         cloud = make_cloud(posterior, truth=truth, **drawn, **counts)
     known, name = known_object(model, args.object), args.title or Path(args.image).name
@@ -103,11 +102,11 @@ def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -
         return None
     if kind == "mollweide":
         axis = args.axis or (known.axis if known is not None else "z")
-        return mollweide(cloud, axis=axis, image=picture, title=args.title, **theme)
+        return mollweide(cloud, axis=axis, image=picture, title=args.title)
     if kind == "pose" or (args.kind is None and seen is not None and seen.poses is not None):
         if camera is None or seen is None or seen.poses is None or seen.part is None:
             raise InputError("a pose needs --camera and a model that tells poses; try --kind ball.")
         (found,) = seen.poses.hypotheses(generator=torch.Generator().manual_seed(args.seed))
         mesh = None if known is None else known.mesh
-        return overlay(whole, args.box, camera, found, part=seen.part, mesh=mesh, cloud=cloud, title=name, **theme)
-    return ball(cloud, image=picture, known=known, title=name, **theme)
+        return overlay(whole, args.box, camera, found, part=seen.part, mesh=mesh, cloud=cloud, title=name)
+    return ball(cloud, image=picture, known=known, title=name)

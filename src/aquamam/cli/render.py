@@ -13,10 +13,10 @@ A render that was stopped, or ran out of disk, goes on when the same command is 
 import argparse
 import json
 import os
-import shutil
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = parser.add_mutually_exclusive_group()
     paper = "train=500,valid=100,... or paper, which is train=500000,valid=10000,test=10000"
     sizes.add_argument("--split", type=parse_split, default="paper", metavar="SIZES", help=paper)
-    sizes.add_argument("--count", type=whole(3), metavar="N", help="N images in all, split 50:1:1 as the paper does")
+    count = "N images in all, split 50:1:1 as the paper does"
+    sizes.add_argument("--count", dest="split", type=parse_count, metavar="N", help=count)
     add(parser, "--size", default=224)
     add(parser, "--seed", help="of rotations and backgrounds")
     option("--workers", type=int, metavar="N", help="processes (default: one for each core)")
@@ -71,16 +72,15 @@ def run(args: argparse.Namespace) -> None:
     torchrun = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     rank, world, local = (int(os.environ.get(name, default)) for name, default in torchrun.items())
     spec, manifest = plan(args)
-    if rank == 0:
-        look_ahead(spec, manifest, args)
-    if args.out is None:
-        return
-    part, workers = args.shard or (rank, world), args.workers
-    if workers is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        work = sum(manifest.splits.values()) / part[1] * args.size**2 / (64**2 * 3000)  # in units of 2 s, about
-        workers = max(1, min(cores // local, round(work)))  # a process takes a second or two to start
-    write(args.out, spec, manifest, workers, part, quiet=rank != 0)
+    if args.preview is not None and rank == 0:
+        preview(spec, next(iter(manifest.splits)), args.preview)
+    if args.out is not None:
+        part, workers = args.shard or (rank, world), args.workers
+        if workers is None:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            work = sum(manifest.splits.values()) / part[1] * args.size**2 / (64**2 * 3000)  # in units of 2 s, about
+            workers = max(1, min(cores // local, round(work)))  # a process takes a second or two to start
+        write(args.out, spec, manifest, workers, part, quiet=rank != 0)
 
 
 def plan(args: argparse.Namespace) -> tuple["RenderSpec", "Manifest"]:
@@ -105,36 +105,28 @@ def plan(args: argparse.Namespace) -> tuple["RenderSpec", "Manifest"]:
         objects.append(about)
     given = {name: getattr(args, name) for name in (*CAMERA, "background") if getattr(args, name) is not None}
     settings = RenderSettings(size=args.size, **given)
-    splits = args.split if args.count is None else split_count(args.count)
     encoding = ("raw" if args.size <= RAW_UP_TO else "png") if args.format == "auto" else args.format
-    shards = shard_size_for(splits, encoding, settings.shape)
-    told: dict[str, Any] = {"settings": settings.to_dict(), "seed": args.seed, "splits": splits, "shard_size": shards}
     names = tuple(mesh.name for mesh in meshes)
-    spec = RenderSpec(names=names, meshes=tuple(meshes), settings=settings, seed=args.seed)
-    return spec, Manifest(objects=objects, encoding=encoding, **told)
+    return RenderSpec(names=names, meshes=tuple(meshes), settings=settings, seed=args.seed), Manifest(
+        objects=objects,
+        settings=settings.to_dict(),
+        seed=args.seed,
+        splits=args.split,
+        shard_size=shard_size_for(args.split, encoding, settings.shape),
+        encoding=encoding,
+    )
 
 
-def look_ahead(spec: "RenderSpec", manifest: "Manifest", args: argparse.Namespace) -> None:
-    """Write the contact sheet; say what will not fit on the disk, though rendering may go on when there is room."""
+def preview(spec: "RenderSpec", split: str, path: Path) -> None:
+    """Write a contact sheet of the first images."""
     import numpy as np
 
-    from aquamam.data.disk.layout import bytes_per_image
     from aquamam.rendering.render import contact_sheet
 
-    split, out = next(iter(manifest.splits)), args.out
-    numbers = np.arange(8 if args.preview is None else 32)
+    numbers = np.arange(32)
     rotations = spec.rotations(split, numbers)
-    images = spec.images(split, numbers, rotations)
-    if args.preview is not None:
-        labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
-        save_image(contact_sheet(images, 8, labels), args.preview, "--preview")
-    if out is not None:
-        need = bytes_per_image(manifest.encoding, images[:8]) * sum(manifest.splits.values())
-        there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-        have = shutil.disk_usage(there).free + sum(f.stat().st_size for f in out.glob("*/*") if f.is_file())
-        if need > have:
-            few = f"needs about {need / 1e9:.3g} GB, its disk has {have / 1e9:.3g} GB"
-            print(f"warning: {out} {few}", file=sys.stderr)
+    labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
+    save_image(contact_sheet(spec.images(split, numbers, rotations), 8, labels), path, "--preview")
 
 
 def write(
@@ -198,21 +190,19 @@ def parse_symmetry(text: str) -> "SymmetryGroup":
 
 def parse_split(text: str) -> dict[str, int]:
     """Sizes such as train=500,valid=100, or the preset paper."""
-    from aquamam.data.disk.layout import PAPER_SPLITS
-
     if text == "paper":
-        return dict(PAPER_SPLITS)
-    splits: dict[str, int] = {}
-    for piece in text.split(","):
-        name, _, count = (word.strip() for word in piece.partition("="))
-        if not count.replace("_", "").isdigit() or name in splits:
-            raise InputError(f"must read like train=500,valid=100 or paper, got {text!r}")
-        splits[name] = int(count)
-    return splits
+        return parse_count("520000")
+    pairs = [tuple(map(str.strip, piece.split("="))) for piece in text.split(",")]
+    with suppress(ValueError):  # no number, or not two words
+        splits = {name: int(count) for name, count in pairs}
+        if len(splits) == len(pairs):
+            return splits
+    raise InputError(f"must read like train=500,valid=100 or paper, got {text!r}")
 
 
-def split_count(count: int) -> dict[str, int]:
+def parse_count(text: str) -> dict[str, int]:
     """The paper's proportions, 50:1:1, of a total."""
+    count = whole(3)(text)
     held = max(1, round(count / 52))
     return {"train": count - 2 * held, "valid": held, "test": held}
 

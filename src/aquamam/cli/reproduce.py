@@ -20,81 +20,64 @@ from typing import Any
 from aquamam.cli.options import SHARED, columns, whole
 from aquamam.files import write_text
 
-# name: what it is, and the options that it shares with others
+FIT = "--seed --scale --device --optimizer --batches --steps --lr"
+OTHERS = "--samples --other-steps --negatives --level --systems"
+KNOWN = "--seed --scale --seconds --systems --distributions --page"
+# name: what it is, and its options beside --out and --threads
 EXPERIMENTS = {
-    "unimodal": ("Figure 1: the Bingham estimate between two rotations", "--seed"),
+    "unimodal": ("Figure 1: the Bingham estimate between two rotations", "--seed --steps"),
     "hemisphere": ("Figure 2: from the disk to the hemisphere", "--seed"),
     "constraint": ("Figure 3: legal, cut and illegal bins", ""),
-    "toy": ("Section 4.1, Figures 5 and 6: shares of modes", "--seed --scale FIT --device OTHERS --systems"),
-    "mog": ("appendix: mixtures of Gaussians instead of bins", "--seed --scale --device OTHERS"),
-    "peak": ("appendix: all probability on one rotation", "--seed --scale FIT --device"),
-    "die": ("Section 4.2, Figures 7 and 8, from a trained model", "--seed --images"),
-    "cylinder": ("appendix, Figure 9, from a trained model", "--seed --images"),
-    "throughput": ("Section 4.2: likelihood and prediction against IPDF", "--seed TIMING"),
-    "comparison": ("all systems on distributions of known density", "--seed --scale"),
-    "all": ("all of them, bound into one report", "--seed --scale FIT --device OTHERS --systems --images TIMING"),
+    "toy": ("Section 4.1, Figures 5 and 6: shares of modes", f"{FIT} {OTHERS}"),
+    "mog": ("appendix: mixtures of Gaussians instead of bins", "--seed --scale --device --samples --other-steps"),
+    "peak": ("appendix: all probability on one rotation", f"{FIT} --rotation"),
+    "die": ("Section 4.2, Figures 7 and 8, from a trained model", "--seed --images --model"),
+    "cylinder": ("appendix, Figure 9, from a trained model", "--seed --images --model"),
+    "throughput": ("Section 4.2: likelihood and prediction against IPDF", "--seed --rounds --level"),
+    "comparison": ("all systems on distributions of known density", KNOWN),
+    "all": ("all of them but the comparison, bound into one report", "--seed --scale --device --only --keep"),
 }
-GROUPS = {
-    "FIT": "--optimizer --batches --steps --lr",
-    "OTHERS": "--samples --other-steps --negatives --level",
-    "TIMING": "--rounds --timed-level",
-}
-# beside those of `options.SHARED`
+SOME: dict[str, Any] = {"nargs": "+", "metavar": "NAME"}
+UNIT = "unit quaternion xyzw (default: one at which the bins allow the paper's 29.51)"
 OPTIONS: dict[str, dict[str, Any]] = {
     "--scale": {"choices": ["cpu", "paper"], "default": "cpu", "help": "reduced, and said so; or the paper's sizes"},
     "--device": {"help": "where the models are fitted: cpu, cuda, ...; the rest is on the CPU (default: cpu)"},
     "--optimizer": {"choices": ["fast", "paper"], "help": "of AQuaMaM; paper: Adam 1e-4 (default: by the scale)"},
     "--batches": {"choices": ["expected", "sampled"], "help": "exact expected loss, or 128 drawn at random"},
-    "--steps": {"type": whole(1), "help": "AQuaMaM's (default: toy 700, peak 300, with --optimizer paper 195312)"},
     "--lr": {"type": float, "help": "largest learning rate"},
     "--samples": {"type": whole(1), "help": "from the hierarchical model (default: 40000)"},
     "--other-steps": {"type": whole(1), "help": "steps of IPDF and MoG (default: by the scale)"},
     "--negatives": {"type": whole(1), "help": "of IPDF (default: 511; 4095 at the scale paper)"},
-    "--level": {"type": whole(0), "help": "of IPDF's grid of 72 * 8^level rotations (default: 4; 5 at scale paper)"},
-    "--systems": {"nargs": "+", "metavar": "NAME", "help": "some of them (default: all; aquamam alone for toy)"},
+    "--level": {"type": whole(0), "help": "of IPDF's grid of 72 * 8^level rotations (default: by the experiment)"},
+    "--systems": {**SOME, "help": "some of them (default: all; aquamam alone for toy)"},
+    "--rotation": {"type": float, "nargs": 4, "metavar": ("X", "Y", "Z", "W"), "help": UNIT},
     "--images": {"type": whole(1), "help": "fresh renders of an object to judge its model on (default: 300)"},
+    "--model": {"default": None, "help": "bundled name or checkpoint (default: the bundled one of that name)"},
     "--rounds": {"type": whole(1), "help": "interleaved measurements (default: 3)"},
-    "--timed-level": {"type": whole(0), "help": "of IPDF's grid when it is timed (default: 5)"},
+    "--seconds": {"type": float, "help": "CPU seconds of a fit (default: 5; 600 at the scale paper)"},
+    "--distributions": {**SOME, "help": "some of them (default: all)"},
+    "--page": {"type": Path, "help": "where to write the page (default: OUT/comparison.md)"},
+    "--only": {**SOME, "help": "some of the experiments (default: all)"},
+    "--keep": {"action": "store_true", "help": "take results that are already in OUT"},
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     experiments = parser.add_subparsers(dest="experiment", metavar="EXPERIMENT", required=True)
-    subs = {}
     for name, (help, options) in EXPERIMENTS.items():
-        subs[name] = sub = experiments.add_parser(name, help=help, formatter_class=parser.formatter_class)
+        sub = experiments.add_parser(name, help=help, formatter_class=parser.formatter_class)
         sub.add_argument("--out", type=Path, default=Path("out") / name, metavar="DIR", help="folder to write")
-        for option in " ".join(GROUPS.get(word, word) for word in ["--threads", *options.split()]).split():
+        for option in ["--threads", *options.split()]:
             sub.add_argument(option, **{**SHARED.get(option, {}), **OPTIONS.get(option, {})})
-    subs["unimodal"].add_argument("--steps", dest="bingham_steps", type=whole(1), help="of the fit (default: 600)")
-    subs["hemisphere"].add_argument("--points", type=whole(1), help="to fit the mixture to (default: 500000)")
-    subs["hemisphere"].add_argument("--bins", dest="disk_bins", type=whole(1), help="on each axis (default: 200)")
-    subs["constraint"].add_argument("--qx", type=float, help="the first component (default: 0.7)")
-    subs["constraint"].add_argument("--bins", dest="component_bins", type=whole(2), help="of [-1, 1] (default: 10)")
-    rotation = "unit quaternion xyzw (default: one at which the bins allow the paper's 29.51)"
-    subs["peak"].add_argument("--rotation", type=float, nargs=4, metavar=("X", "Y", "Z", "W"), help=rotation)
-    for name in ("die", "cylinder"):
-        subs[name].add_argument("--model", dest=name, help=f"bundled name or checkpoint (default: {name})")
-        subs["all"].add_argument(f"--{name}", metavar="MODEL", help=f"the {name}'s model (default: the bundled one)")
-    add = subs["comparison"].add_argument
-    add("--seconds", type=float, help="CPU seconds of a fit (default: 5; 600 at the scale paper)")
-    add("--systems", **OPTIONS["--systems"])
-    add("--distributions", nargs="+", metavar="NAME", help="some of them (default: all)")
-    add("--page", type=Path, help="where to write the page (default: OUT/comparison.md)")
-    subs["all"].add_argument("--only", nargs="+", metavar="NAME", help="some of the experiments (default: all)")
-    subs["all"].add_argument("--keep", action="store_true", help="take results that are already in OUT")
-    subs["all"].set_defaults(systems=["aquamam", "ipdf", "mog"])
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.threads is not None:
-        import torch
+    import torch
 
-        torch.set_num_threads(args.threads)
-    if getattr(args, "device", None) is not None:
-        from aquamam.checkpoints.checkpoint import usable
+    from aquamam.checkpoints.checkpoint import usable
 
-        usable(args.device)
+    torch.set_num_threads(args.threads or torch.get_num_threads())
+    usable(getattr(args, "device", None) or "cpu")
     if args.experiment == "comparison":
         from aquamam.reproduce import comparison
 
@@ -106,9 +89,9 @@ def run(args: argparse.Namespace) -> None:
     elif args.experiment == "all":
         from aquamam.reproduce.report import bind
 
-        sections, missing = bind(
-            args.out, experiments(args), only=args.only, keep=args.keep, optional=("die", "cylinder")
-        )
+        args.systems = ["aquamam", "ipdf", "mog"]
+        kept: dict[str, Any] = {"only": args.only, "keep": args.keep, "optional": ("die", "cylinder")}
+        sections, missing = bind(args.out, experiments(args), **kept)
         print("\n\n".join([*map(text_of, sections), *missing, f"{args.out / 'report.html'}: the whole report"]))
     else:
         result = experiments(args)[args.experiment](args.out)
@@ -136,24 +119,23 @@ def experiments(args: argparse.Namespace) -> dict[str, Callable[[Path], dict[str
         return {name: value for name, value in values.items() if value is not None}
 
     def recipe(**defaults: Any) -> Any:
-        fast = (args.optimizer or {"cpu": "fast"}.get(args.scale)) == "fast"
+        fast = (getattr(args, "optimizer", None) or {"cpu": "fast"}.get(args.scale)) == "fast"
         base = toy.SCALES["cpu" if fast else "paper"].aquamam
         return replace(base, **{**(defaults if fast else {}), **given("batches", "steps", "lr", "seed")})
 
     def scale() -> Any:
         of, changed = toy.SCALES[args.scale], given("seed", steps="other_steps")
-        ours = recipe() if hasattr(args, "optimizer") else of.aquamam
         ipdf, mog = replace(of.ipdf, **changed), replace(of.mog, **changed)
-        return replace(of, aquamam=ours, ipdf=ipdf, mog=mog, **given("negatives", "level"))
+        return replace(of, aquamam=recipe(), ipdf=ipdf, mog=mog, **given("negatives", "level"))
 
     return {
-        "unimodal": lambda out: figures.unimodal(out, **given("seed", steps="bingham_steps")),
-        "hemisphere": lambda out: figures.hemisphere(out, **given("seed", "points", bins="disk_bins")),
-        "constraint": lambda out: figures.constraint(out, **given(first="qx", bins="component_bins")),
+        "unimodal": lambda out: figures.unimodal(out, **given("seed", "steps")),
+        "hemisphere": lambda out: figures.hemisphere(out, **given("seed")),
+        "constraint": lambda out: figures.constraint(out),
         "toy": lambda out: toy.run(out, scale(), **given("samples", "systems", "device")),
         "mog": lambda out: toy.run_mog(out, scale(), **given("samples", "device")),
         "peak": lambda out: toy.run_peak(out, recipe(steps=toy.QUICK_PEAK.steps), **given("rotation", "device")),
-        "die": lambda out: objects.run(out, "die", **given("images", "seed", model="die")),
-        "cylinder": lambda out: objects.run(out, "cylinder", **given("images", "seed", model="cylinder")),
-        "throughput": lambda out: comparison.throughput(out, **given("rounds", "seed", level="timed_level")),
+        "die": lambda out: objects.run(out, "die", **given("images", "seed", "model")),
+        "cylinder": lambda out: objects.run(out, "cylinder", **given("images", "seed", "model")),
+        "throughput": lambda out: comparison.throughput(out, **given("rounds", "seed", "level")),
     }

@@ -5,7 +5,6 @@ of rotations against them. `aquamam.export.runner` puts the posterior back on to
 """
 
 import hashlib
-import inspect
 import logging
 import os
 import warnings
@@ -22,6 +21,9 @@ from aquamam.files import write_bytes, write_json
 from aquamam.geometry.rotations import random_quat
 from aquamam.network.layers import KeysValues
 from aquamam.network.model import AQuaMaM
+
+# it warns of a missing torchvision, whose operators are not used
+logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
 
 
 class Encoder(nn.Module):
@@ -65,10 +67,8 @@ class Decoder(nn.Module):
         return (logits.index_select(0, step.reshape(1))[0], *own)
 
 
-EXAMPLE = {
-    "batch": 2,
-    "rotations": 3,
-}  # sizes that may vary; any but 0 and 1, which the tracer would take for constants
+# sizes that may vary; examples are any but 0 and 1, which the tracer would take for constants
+EXAMPLE = {"batch": 2, "rotations": 3}
 Tensors = list[dict[str, Any]]  # names, types and shapes, as the description has them
 
 
@@ -138,28 +138,23 @@ def to_onnx(network: nn.Module, inputs: Tensors, outputs: Tensors) -> bytes:
     except ImportError as error:
         raise InputError("ONNX graphs need onnx and onnxscript; try pip install 'aquamam[export]'.") from error
     sizes = {name: torch.export.Dim(name, min=1) for name in EXAMPLE}
-    dynamic = [{i: sizes[n] for i, n in enumerate(one["shape"]) if n in sizes} for one in inputs]
-    own = list(inspect.signature(network.forward).parameters)
-    shapes: dict[str, Any] = dict(zip(own, dynamic))
-    if len(dynamic) > len(own):  # the decoder's last parameter takes all cached states
-        shapes[own[-1]] = tuple(dynamic[len(own) - 1 :])
-    example = tuple(
-        torch.zeros([EXAMPLE.get(n, n) for n in one["shape"]], dtype=getattr(torch, one["type"])) for one in inputs
-    )
-    names: dict[str, Any] = {
-        "input_names": [one["name"] for one in inputs],
-        "output_names": [one["name"] for one in outputs],
-    }
-    options: dict[str, Any] = {"opset_version": OPSET, "dynamo": True, "external_data": False, "verbose": False}
-    log = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = log.level
-    log.setLevel(logging.ERROR)  # it warns of a missing torchvision, whose operators are not used
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(network, example, dynamic_shapes=shapes, **names, **options)
-    finally:
-        log.setLevel(level)
+    example = [torch.zeros([EXAMPLE.get(n, n) for n in t["shape"]], dtype=getattr(torch, t["type"])) for t in inputs]
+    varying: list[Any] = [{i: sizes[n] for i, n in enumerate(t["shape"]) if n in sizes} for t in inputs]
+    if len(inputs) > 1:  # the decoder's last parameter takes all cached states
+        varying[3:] = [tuple(varying[3:])]
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            network,
+            tuple(example),
+            input_names=[one["name"] for one in inputs],
+            output_names=[one["name"] for one in outputs],
+            dynamic_shapes=tuple(varying),
+            opset_version=OPSET,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
     assert program is not None
     proto = program.model_proto
     # the exporter notes which line of which file every value came from: of no use elsewhere, most of a small file

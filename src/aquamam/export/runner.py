@@ -19,7 +19,6 @@ from torch import Tensor
 
 from aquamam import __version__
 from aquamam.checkpoints import checkpoint
-from aquamam.checkpoints.format import modernised
 from aquamam.errors import InputError
 from aquamam.network.images import ImageInput, as_categories, as_image_batch
 from aquamam.network.model import ModelConfig, RotationModel
@@ -67,9 +66,8 @@ def _cached(file: Path) -> "OnnxModel":
                 with contextlib.suppress(OSError):  # another process was faster
                     os.rename(Path(work) / "graphs", folder)
         except OSError as error:
-            reason = error.strerror or error
-            told = f"{folder.parent} cannot be written ({reason}); set XDG_CACHE_HOME to a folder."
-            raise InputError(told) from error
+            told = f"{folder.parent} cannot be written ({error.strerror or error})"
+            raise InputError(f"{told}; set XDG_CACHE_HOME to a folder.") from error
         model = OnnxModel(folder / "model.onnx")
     model.source = file
     return model
@@ -111,16 +109,15 @@ class OnnxModel(RotationModel):
             raise InputError(f"{files.description} is not JSON; export the model again.") from error
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise InputError(f"{files.description} does not describe an exported model (format {FORMAT!r}).")
-        description = modernised(description)
+        description = checkpoint.modernised(description)
         self.config = ModelConfig.from_dict(description["config"])
         # the graphs' logits are divided by the temperatures already
         self.calibration = Calibration.from_dict(description.get("calibration", {}))
         self.learn(**description.get("info", {}))
         self.cells, self.source = self.config.cells, files.description
-        self.encoder, self.decoder = (
-            _session(file, description["graphs"][name], threads or torch.get_num_threads())
-            for name, file in (("encoder", files.encoder), ("decoder", files.decoder))
-        )
+        threads, graphs = threads or torch.get_num_threads(), description["graphs"]
+        self.encoder = _session(files.encoder, graphs["encoder"]["sha256"], threads)
+        self.decoder = _session(files.decoder, graphs["decoder"]["sha256"], threads)
         self.eval()
 
     def posterior(self, images: ImageInput) -> QuaternionSentences:
@@ -202,13 +199,13 @@ def onnxruntime() -> Any:
     return onnxruntime
 
 
-def _session(path: Path, graph: dict[str, Any], threads: int) -> Any:
+def _session(path: Path, digest: str, threads: int) -> Any:
     runtime = onnxruntime()
     try:
         blob = path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"the exported model has no graph at {path}; keep its three files together.") from None
-    if hashlib.sha256(blob).hexdigest() != graph["sha256"]:
+    if hashlib.sha256(blob).hexdigest() != digest:
         raise InputError(f"{path} is not the graph that its description names; export the model again.")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads

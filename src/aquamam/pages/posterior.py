@@ -20,8 +20,7 @@ from aquamam.rendering.known import KnownObject
 LARGEST_IMAGE = 512  # pixels: the page shows the input no larger
 MOST_FACES = 200_000  # of an object in the page; a larger one is shown as axes
 MEANING = "log densities with respect to volume π², quaternions xyzw, x right, y up, z towards the viewer."
-COLOURS = {name: {"density": list(t.density), "muted": t.muted, "accent": t.accent} for name, t in THEMES.items()}
-SCALE: dict[str, Any] = {"uniform": LOG_UNIFORM, "colours": COLOURS}  # what colours mean, for the scripts
+SCALE: dict[str, Any] = {"uniform": LOG_UNIFORM, "colours": THEMES}  # what colours mean, for the scripts
 
 
 def page_data(

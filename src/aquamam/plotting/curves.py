@@ -11,17 +11,17 @@ from matplotlib.figure import Figure
 
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import LOG_UNIFORM
-from aquamam.plotting.style import drawing, heading
+from aquamam.plotting.style import DENSITY, INK, MUTED, drawing, heading
 
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The records of a run's log.jsonl, or of the run's folder; a last line that is still being written is left out."""
     path = Path(path)
     path = path / "log.jsonl" if path.is_dir() else path
-    if not path.is_file():
-        raise InputError(f"a run's folder must hold log.jsonl, and there is none at {path}.")
     try:
         lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        raise InputError(f"a run's folder must hold log.jsonl, and there is none at {path}.") from None
     except UnicodeDecodeError:
         raise InputError(f"a learning curve comes from a run's log.jsonl, and {path} is not text.") from None
     records = []
@@ -38,29 +38,28 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return records
 
 
-def learning_curve(records: list[dict[str, Any]], *, title: str = "", theme: str = "light") -> Figure:
+def learning_curve(records: list[dict[str, Any]], *, title: str = "") -> Figure:
     """Log-likelihood of validation and training against images seen, between the uniform density and the ceiling."""
     x = np.array([r.get("images", r["step"]) for r in records], dtype=float)
     valid = np.array([r["log_likelihood"] for r in records], dtype=float)
     train = np.array([r.get("train_log_likelihood", math.nan) for r in records], dtype=float)
     best = int(np.nanargmax(valid)) if np.isfinite(valid).any() else 0
-    with drawing(theme, 8.4, 5.0) as (figure, colours):
+    with drawing(8.4, 5.0) as figure:
         axes: Any = figure.add_axes((0.09, 0.12, 0.72, 0.74))
         shape = "o" if len(x) < 40 else ""
-        axes.plot(x, train, color=colours.density[1], lw=1.3, ls="--", marker=shape, ms=3)
-        axes.plot(x, valid, color=colours.density[-2], lw=1.9, marker=shape, ms=3.5)
-        axes.plot(x[best], valid[best], marker="o", ms=8, mfc="none", mec=colours.ink, mew=1.2)
+        axes.plot(x, train, color=DENSITY[1], lw=1.3, ls="--", marker=shape, ms=3)
+        axes.plot(x, valid, color=DENSITY[-2], lw=1.9, marker=shape, ms=3.5)
+        axes.plot(x[best], valid[best], marker="o", ms=8, mfc="none", mec=INK, mew=1.2)
         axes.set_xlim(0, x.max() * 1.02 if x.max() > 0 else 1)
-        bounds = [(LOG_UNIFORM, "uniform", colours.muted)]
+        labels = [(valid[-1], "validation", DENSITY[-2]), (train[-1], "training", DENSITY[1])]
         ceiling = records[-1].get("ceiling")
-        if ceiling is not None and math.isfinite(ceiling):
-            bounds.append((float(ceiling), f"ceiling {ceiling:.2f}", colours.muted))
-        for y, _, colour in bounds:
-            axes.axhline(y, color=colour, lw=0.8, ls=":")
-        ends = [(valid[-1], "validation", colours.density[-2]), (train[-1], "training", colours.density[1]), *bounds]
+        for y, text in ((LOG_UNIFORM, "uniform"), (ceiling, f"ceiling {ceiling or 0:.2f}")):
+            if y is not None and math.isfinite(y):
+                axes.axhline(y, color=MUTED, lw=0.8, ls=":")
+                labels.append((y, text, MUTED))
         low, high = axes.get_ylim()
         floor, gap = -math.inf, 0.05 * (high - low)  # labels move up as little as keeps them from overlapping
-        for y, text, colour in sorted(end for end in ends if math.isfinite(end[0])):
+        for y, text, colour in sorted(label for label in labels if math.isfinite(label[0])):
             floor = max(y, floor + gap)
             axes.text(1.015, floor, text, color=colour, fontsize=9, va="center", transform=axes.get_yaxis_transform())
         axes.set(xlabel="images seen", ylabel="mean log-likelihood (nats, volume π²)")
@@ -68,5 +67,5 @@ def learning_curve(records: list[dict[str, Any]], *, title: str = "", theme: str
         words = f"best validation {valid[best]:.3f} after {x[best]:,.0f} images"
         if records[best].get("elapsed"):
             words += f" and {records[best]['elapsed'] / 60:.0f} minutes"
-        heading(figure, colours, title or "Learning curve", words, left=0.09)
+        heading(figure, title or "Learning curve", words, left=0.09)
     return figure

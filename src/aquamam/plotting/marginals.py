@@ -11,14 +11,14 @@ from matplotlib.patches import Patch
 
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import as_unit_quat
-from aquamam.plotting.style import Theme, drawing, heading
+from aquamam.plotting.style import ACCENT, DENSITY, FAINT, MUTED, drawing, heading
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.sentences import QuaternionSentences
 
 ZOOM = 12  # bins on either side of the chosen one
 
 
-def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "", theme: str = "light") -> Figure:
+def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "") -> Figure:
     """Conditionals of the posterior of one image along the tokens of one quaternion, `at` (xyzw) or the prediction.
 
     Each row is one token; on the right it is seen from near. With the atlas chart the first token also says which
@@ -41,21 +41,21 @@ def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "
     if cells.chart.count > 1:
         share = f"{100 * chart_share:.1f} % of the probability does"
         words += f"; the first token drops $q_{'xyzw'[dropped]}$, the largest component ({share})"
-    with drawing(theme, 9.6, 7.2) as (figure, colours):
-        heading(figure, colours, title or "One token after another", words)
+    with drawing(9.6, 7.2) as figure:
+        heading(figure, title or "One token after another", words)
         for step in range(3):
             given = "".join(f", $q_{names[i]}$ = {u[i]:.3f}" for i in range(step))
             label = f"$p(q_{names[step]}\\,|$ image{given}$)$"
             for zoom, left, width in ((False, 0.07, 0.58), (True, 0.73, 0.25)):
                 axes = figure.add_axes((left, 0.68 - 0.275 * step, width, 0.185))
-                _draw_row(axes, rows[step], int(cell[step]), u[step], cells, cell[:step], colours, zoom=zoom)
+                _draw_row(axes, rows[step], int(cell[step]), u[step], cells, cell[:step], zoom=zoom)
                 axes.set_title("from near" if zoom else label, pad=4)
                 axes.set_ylabel("" if zoom else "probability of a bin", fontsize=8)
         illegal = "illegal bins: no unit quaternion lies there"
         handles = [
-            Patch(color=colours.density[-2], label=f"probability of each of {cells.bins} bins"),
-            Patch(facecolor=colours.faint, hatch="////", edgecolor=colours.muted, lw=0, label=illegal),
-            Line2D([], [], color=colours.accent, lw=1.4, label=whose),
+            Patch(color=DENSITY[-2], label=f"probability of each of {cells.bins} bins"),
+            Patch(facecolor=FAINT, hatch="////", edgecolor=MUTED, lw=0, label=illegal),
+            Line2D([], [], color=ACCENT, lw=1.4, label=whose),
         ]
         figure.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.06, 0.005), ncols=3)
     return figure
@@ -77,19 +77,17 @@ def conditionals(posterior: QuaternionSentences, q: Any) -> tuple[Float64[np.nda
     return torch.stack(rows).cpu().numpy(), float(chart.exp().sum())
 
 
-def _draw_row(
-    axes: Any, p: np.ndarray, chosen: int, value: float, cells: Any, before: Any, colours: Theme, zoom: bool
-) -> None:
+def _draw_row(axes: Any, p: np.ndarray, chosen: int, value: float, cells: Any, before: Any, *, zoom: bool) -> None:
     half = cells.chart.half_width
     edges = np.linspace(-half, half, cells.bins + 1)
-    axes.stairs(p, edges, fill=True, color=colours.density[-2], lw=0)
-    axes.stairs(p, edges, color=colours.density[-2], lw=0.6)
+    axes.stairs(p, edges, fill=True, color=DENSITY[-2], lw=0)
+    axes.stairs(p, edges, color=DENSITY[-2], lw=0.6)
     legal = cells.legal(before).numpy()
-    shade: Any = {"facecolor": colours.faint, "hatch": "////", "edgecolor": colours.muted}
+    shade: Any = {"facecolor": FAINT, "hatch": "////", "edgecolor": MUTED}
     for a, b in ((-half, edges[:-1][legal].min()), (edges[1:][legal].max(), half)):
         if b > a:
             axes.axvspan(a, b, lw=0, alpha=0.8, zorder=0, **shade)
-    axes.axvline(value, color=colours.accent, lw=1.4, zorder=4)
+    axes.axvline(value, color=ACCENT, lw=1.4, zorder=4)
     middle, reach = (edges[chosen] + edges[chosen + 1]) / 2, (ZOOM + 0.5) * cells.width
     axes.set_xlim((middle - reach, middle + reach) if zoom else (-half, half))
     shown = p[max(0, chosen - ZOOM) : chosen + ZOOM + 1] if zoom else p

@@ -15,20 +15,15 @@ from aquamam.errors import InputError
 from aquamam.geometry.rotations import rotate
 from aquamam.plotting import style
 from aquamam.plotting.cloud import SAMPLE, Cloud
-from aquamam.plotting.style import Theme
+from aquamam.plotting.style import MUTED, PAPER
 
 # A cyclic map, blue - violet - orange - green and back; for colour-blind readers the needles show the same angle.
-TILT_COLOURS = {
-    "light": ("#2b5fb8", "#8a3fa0", "#c8432b", "#b27a00", "#3f8f3a", "#0f8f9c", "#2b5fb8"),
-    "dark": ("#6f9cf2", "#c583dd", "#ff8a6b", "#f0b93c", "#83cf78", "#4ecbd6", "#6f9cf2"),
-}
+TILT_COLOURS = ("#2b5fb8", "#8a3fa0", "#c8432b", "#b27a00", "#3f8f3a", "#0f8f9c", "#2b5fb8")
 SIDES = {"to the viewer": (0.0, -0.6), "up": (0.0, 1.45), "down": (0.0, -1.45)}
 SIDES |= {"right": (math.pi / 2, -0.06), "left": (-math.pi / 2, -0.06)}
 
 
-def mollweide(
-    cloud: Cloud, *, axis: str = "z", image: Image.Image | None = None, title: str = "", theme: str = "light"
-) -> Figure:
+def mollweide(cloud: Cloud, *, axis: str = "z", image: Image.Image | None = None, title: str = "") -> Figure:
     """The samples of a posterior: a point is the direction of the object's axis in the camera's frame.
 
     Its colour and needle are the tilt about that direction, its size is the density. The map's centre points to the
@@ -39,15 +34,15 @@ def mollweide(
     longitude, latitude, tilt = directions(cloud.q, axis)
     share = style.density_shares(cloud.log_density)
     words = cloud.answer.words
-    with style.drawing(theme, 9.4, 6.0) as (figure, colours):
+    with style.drawing(9.4, 6.0) as figure:
         axes: Any = figure.add_axes((0.04, 0.17, 0.92, 0.68), projection="mollweide")
-        axes.grid(color=colours.muted, lw=0.5, alpha=0.35)
+        axes.grid(color=MUTED, lw=0.5, alpha=0.35)
         axes.set(xticklabels=[], yticklabels=[])
-        wheel = LinearSegmentedColormap.from_list("tilt", TILT_COLOURS[theme])
+        wheel = LinearSegmentedColormap.from_list("tilt", TILT_COLOURS)
         rgba = np.asarray(wheel(tilt / (2 * math.pi) % 1), dtype=np.float64)
         if cloud.has_truth:
             ring: dict[str, Any] = {"s": 260, "facecolors": "none"}
-            axes.scatter(longitude[:1], latitude[:1], edgecolors=colours.paper, lw=4, zorder=5, **ring)
+            axes.scatter(longitude[:1], latitude[:1], edgecolors=PAPER, lw=4, zorder=5, **ring)
             axes.scatter(longitude[:1], latitude[:1], edgecolors=rgba[:1], lw=2.2, zorder=6, **ring)
         rgba[:, 3] = 0.15 + 0.85 * share
         shown = np.flatnonzero(cloud.source == SAMPLE)
@@ -55,10 +50,10 @@ def mollweide(
         axes.scatter(longitude[shown], latitude[shown], c=rgba[shown], s=3 + 15 * share[shown], linewidths=0, zorder=3)
         axes.add_collection(_needles(longitude[shown], latitude[shown], tilt[shown], rgba[shown]))
         for text, at in SIDES.items():
-            axes.text(*at, text, color=colours.muted, fontsize=8, ha="center", va="center", zorder=2)
-        _draw_legend(figure, cloud, wheel, axis, colours)
+            axes.text(*at, text, color=MUTED, fontsize=8, ha="center", va="center", zorder=2)
+        _draw_legend(figure, cloud, wheel, axis)
         title = title or f"Where the object's {axis} axis points"
-        style.heading(figure, colours, title, words[0].upper() + words[1:], left=0.04)
+        style.heading(figure, title, words[0].upper() + words[1:], left=0.04)
         if image is not None:
             style.add_image(figure, image, (0.855, 0.79, 0.12, 0.19))
     return figure
@@ -88,7 +83,7 @@ def _needles(longitude: np.ndarray, latitude: np.ndarray, tilt: np.ndarray, rgba
     return LineCollection(list(lines), colors=rgba, linewidths=0.6, zorder=3)
 
 
-def _draw_legend(figure: Figure, cloud: Cloud, wheel: LinearSegmentedColormap, axis: str, colours: Theme) -> None:
+def _draw_legend(figure: Figure, cloud: Cloud, wheel: LinearSegmentedColormap, axis: str) -> None:
     dial: Any = figure.add_axes((0.045, 0.025, 0.13, 0.17), projection="polar")
     angle = np.linspace(0, 2 * math.pi, 121)
     dial.pcolormesh(angle, [0.55, 1], angle[None, :-1], cmap=wheel, shading="flat")
@@ -101,8 +96,8 @@ def _draw_legend(figure: Figure, cloud: Cloud, wheel: LinearSegmentedColormap, a
     dial.spines["polar"].set_visible(False)
     figure.text(0.205, 0.12, f"colour and needle: tilt about the {axis} axis", fontsize=9)
     figure.text(0.205, 0.08, "size and opacity: density", fontsize=9)
-    handles = [style.marker(f"{int((cloud.source == SAMPLE).sum())} drawn from the posterior", colours.muted)]
+    handles = [style.marker(f"{int((cloud.source == SAMPLE).sum())} drawn from the posterior")]
     if cloud.has_truth:
         hollow: Any = {"size": 10, "markerfacecolor": "none", "markeredgewidth": 2}
-        handles.append(style.marker("the true rotation", colours.muted, **hollow))
+        handles.append(style.marker("the true rotation", **hollow))
     figure.legend(handles=handles, loc="lower right", bbox_to_anchor=(0.98, 0.03), fontsize=9)

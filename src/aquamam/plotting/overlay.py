@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float64, Int32
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,16 +16,16 @@ from aquamam.geometry.camera import Box, Camera, crop_camera, cut
 from aquamam.geometry.rotations import inverse, quat_to_matrix
 from aquamam.network.poses import Part
 from aquamam.plotting import style
-from aquamam.plotting.ball import ball_axes, draw_points
+from aquamam.plotting.ball import draw_ball
 from aquamam.plotting.cloud import SAMPLE, Cloud
-from aquamam.plotting.style import Theme
+from aquamam.plotting.style import MUTED
 from aquamam.posterior.hypotheses import Hypothesis
-from aquamam.posterior.modes import angles_deg
 from aquamam.rendering.known import AXIS_COLOURS
 from aquamam.rendering.meshes import Mesh
 
 COLOURS = ("#19e3ff", "#ff4fa3", "#ffd23f", "#8dff5a", "#b79bff", "#ffffff")  # of modes; seen on most photographs
 FINE = 4  # samples of a contour's mask a pixel, at most
+SIDE = 256  # pixels of the crop as shown
 OPENCV = np.diag([1.0, -1.0, -1.0])
 
 
@@ -37,39 +36,32 @@ def overlay(
     hypotheses: Sequence[Hypothesis],
     *,
     part: Part,
+    cloud: Cloud,
     mesh: Mesh | None = None,
-    cloud: Cloud | None = None,
     title: str = "",
-    theme: str = "light",
 ) -> Figure:
     """The contour and axes of each hypothesis, best first, in the photograph and in its crop, with their shares.
 
-    mesh: of the part, about its centre; without one there are axes only. cloud: the rotations of the ball.
+    cloud: the rotations of the ball. mesh: of the part, about its centre; without one there are axes only.
     """
-    shown = list(hypotheses[: len(COLOURS)])
-    with style.drawing(theme, 12.4, 6.6) as (figure, colours):
-        whole = figure.add_axes((0.02, 0.1, 0.6, 0.81))
-        whole.imshow(np.asarray(image), extent=(0, image.width, image.height, 0))
-        whole.add_patch(Rectangle(box[:2], *box[2:], fill=False, ec="white", lw=0.8, ls=(0, (3, 3))))
-        crop = crop_camera(box, camera)
-        picture, _ = cut(image, box, 256, camera)
-        near = figure.add_axes((0.64, 0.5, 0.22, 0.41))
-        near.imshow(np.asarray(picture), extent=(0, 256, 256, 0))
-        focal = 256 * crop.focal / crop.side
-        straight = Camera(fx=focal, fy=focal, cx=128.0, cy=128.0)
+    shown = [one.to_frame("opengl") for one in hypotheses[: len(COLOURS)]]
+    with style.drawing(12.4, 6.6) as figure:
+        whole, near = figure.add_axes((0.02, 0.1, 0.6, 0.81)), figure.add_axes((0.64, 0.5, 0.22, 0.41))
+        crop, (picture, _) = crop_camera(box, camera), cut(image, box, SIDE, camera)
+        focal = SIDE * crop.focal / crop.side
+        straight = Camera(fx=focal, fy=focal, cx=SIDE / 2, cy=SIDE / 2)
         sideways = quat_to_matrix(inverse(crop.turn)).numpy()
-        for k in reversed(range(len(shown))):
-            one = shown[k].to_frame("opengl")
-            for axes, seen, frame in ((whole, camera, np.eye(3)), (near, straight, sideways)):
-                R, t = frame @ one.matrix, frame @ np.array(one.translation)
-                _draw_pose(axes, seen, R, t, part, mesh, COLOURS[k], first=k == 0, letters=axes is near)
-        for axes, name, size in ((whole, title, image.size), (near, "crop", (256, 256))):
-            axes.set(xlim=(0, size[0]), ylim=(size[1], 0), title=name, anchor="NW")
+        views = [(whole, image, camera, np.eye(3), title), (near, picture, straight, sideways, "crop")]
+        for axes, pixels, seen, frame, name in views:
+            axes.imshow(np.asarray(pixels), extent=(0, pixels.width, pixels.height, 0))
+            for k, one in reversed(list(enumerate(shown))):
+                pose = frame @ one.matrix, frame @ np.array(one.translation)
+                _draw_pose(axes, seen, *pose, part, mesh, COLOURS[k], first=k == 0, letters=axes is near)
+            axes.set(xlim=(0, pixels.width), ylim=(pixels.height, 0), title=name, anchor="NW")
             axes.set_axis_off()
-        if cloud is not None:
-            numbers = {k + 1: _nearest(cloud, one) for k, one in enumerate(shown)}
-            draw_points(ball_axes(figure, colours, (0.61, 0.0, 0.37, 0.5)), cloud, numbers, theme)
-        _draw_list(figure, hypotheses, part, colours)
+        whole.add_patch(Rectangle(box[:2], *box[2:], fill=False, ec="white", lw=0.8, ls=(0, (3, 3))))
+        draw_ball(figure, (0.61, 0.0, 0.37, 0.5), cloud, {k + 1: _nearest(cloud, one) for k, one in enumerate(shown)})
+        _draw_list(figure, shown, len(hypotheses) - len(shown), part)
     return figure
 
 
@@ -96,15 +88,13 @@ def _draw_pose(
         # meshes are rendered about their centre, with a radius of their own
         corners = project(mesh.vertices * (part.radius / mesh.radius) + there)
         mask, left, top, scale = silhouette(corners, mesh.faces)
-        x, y = left + (np.arange(mask.shape[1]) + 0.5) / scale, top + (np.arange(mask.shape[0]) + 0.5) / scale
+        y, x = (edge + (np.arange(count) + 0.5) / scale for edge, count in zip((top, left), mask.shape))
         lines = axes.contour(x, y, mask, [0.5], colors=[colour], linewidths=1.8 if first else 1.2)
         lines.set_path_effects(dark)
     ends = project(np.concatenate([there[None], there + 0.7 * part.radius * np.eye(3)]))
+    width, alpha = (2.0, 1.0) if first else (1.0, 0.7)
     for k in np.argsort(R[2]):  # the farthest axis first
-        line = axes.plot(
-            *ends[[0, k + 1]].T, color=AXIS_COLOURS[k], lw=2.0 if first else 1.0, alpha=1.0 if first else 0.7
-        )
-        line[0].set_path_effects(dark)
+        axes.plot(*ends[[0, k + 1]].T, color=AXIS_COLOURS[k], lw=width, alpha=alpha, path_effects=dark)
         if first and letters:
             x, y = ends[0] + 1.15 * (ends[k + 1] - ends[0])
             axes.text(x, y, "xyz"[k], color="white", fontsize=8, ha="center", va="center", path_effects=dark)
@@ -129,23 +119,21 @@ def silhouette(
 def _nearest(cloud: Cloud, one: Hypothesis) -> int:
     """The sample nearest to a hypothesis."""
     samples = np.flatnonzero(cloud.source == SAMPLE)
-    q = torch.tensor([one.to_frame("opengl").quaternion], dtype=torch.float64)
-    return int(samples[int(angles_deg(q, torch.from_numpy(cloud.q[samples]))[0].argmin())])
+    return int(samples[np.abs(cloud.q[samples] @ np.array(one.quaternion)).argmax()])
 
 
-def _draw_list(figure: Figure, hypotheses: Sequence[Hypothesis], part: Part, colours: Theme) -> None:
+def _draw_list(figure: Figure, shown: Sequence[Hypothesis], more: int, part: Part) -> None:
     """Each mode's colour, number, share and distance."""
     figure.text(0.88, 0.92, "modes", fontsize=9.5, va="top")
-    unit, step = f" {part.unit}" if part.unit else "", 0.062
-    for k, one in enumerate(hypotheses[: len(COLOURS)]):
+    unit, step, edge = f" {part.unit}" if part.unit else "", 0.062, withStroke(linewidth=1.5, foreground=MUTED)
+    for k, one in enumerate(shown):
         y = 0.85 - step * k
-        figure.text(0.88, y, "■", color=COLOURS[k], fontsize=14, va="center", path_effects=[
-            withStroke(linewidth=1.5, foreground=colours.muted)])  # fmt: skip
         spread = math.sqrt(max(one.covariance[2, 2], 0.0))
-        far = f"{-one.to_frame('opengl').translation[2]:.4g} ± {spread:.2g}{unit}"
+        far = f"{-one.translation[2]:.4g} ± {spread:.2g}{unit}"
+        figure.text(0.88, y, "■", color=COLOURS[k], fontsize=14, va="center", path_effects=[edge])
         figure.text(0.9, y + 0.012, f"{k + 1}: {100 * one.score:.0f} %", fontsize=10, weight="bold", va="center")
-        figure.text(0.9, y - 0.016, far, fontsize=8, color=colours.muted, va="center")
-    if (more := len(hypotheses) - len(COLOURS)) > 0:
-        figure.text(0.88, 0.85 - step * len(COLOURS), f"and {more} more", fontsize=8, color=colours.muted)
+        figure.text(0.9, y - 0.016, far, fontsize=8, color=MUTED, va="center")
+    if more:
+        figure.text(0.88, 0.85 - step * len(COLOURS), f"and {more} more", fontsize=8, color=MUTED)
     told = "contour and axes of each mode (x red, y green, z blue), its share, and its distance along the optical axis"
-    figure.text(0.02, 0.055, told, fontsize=8, color=colours.muted)
+    figure.text(0.02, 0.055, told, fontsize=8, color=MUTED)

@@ -1,10 +1,9 @@
-"""Colours, themes, repeated parts and files of all figures."""
+"""Colours, repeated parts and files of all figures."""
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,41 +18,35 @@ from aquamam.errors import InputError
 from aquamam.files import write_bytes
 from aquamam.geometry.rotations import LOG_UNIFORM
 
-FORMATS = (".png", ".svg", ".pdf")
-
-
-@dataclass(frozen=True)
-class Theme:
-    """The colours of a figure. `density` runs from unlikely to likely, from blue to red as in the paper."""
-
-    paper: str  # background
-    ink: str  # text and what matters
-    muted: str  # axes and what helps reading
-    faint: str  # areas
-    accent: str  # truth and answers
-    density: tuple[str, ...]
-
-
-# Blue to red is told apart by the colour-blind, and lightness changes in one direction, away from the background:
-# likelier is redder, and also darker in print and brighter on a dark screen.
-_LIGHT = ("#c4d8ee", "#8fb2dc", "#8683c4", "#b0508a", "#c4193b", "#7a0016")
-_DARK = ("#25406c", "#3f66ad", "#7d66bd", "#cf5684", "#ff6450", "#ffb59b")
-THEMES = {
-    "light": Theme("#ffffff", "#1b1e24", "#737a86", "#e4e7ec", "#00705a", _LIGHT),
-    "dark": Theme("#14171c", "#eceef2", "#949cab", "#2a2f38", "#4fd6b0", _DARK),
+# Blue to red, as in the paper, is told apart by the colour-blind, and lightness changes in one direction, away from the
+# background: likelier is redder, and also darker in print and brighter on a dark screen.
+DENSITY = ["#c4d8ee", "#8fb2dc", "#8683c4", "#b0508a", "#c4193b", "#7a0016"]
+DENSITY_ON_DARK = ["#25406c", "#3f66ad", "#7d66bd", "#cf5684", "#ff6450", "#ffb59b"]
+PAPER, INK = "#ffffff", "#1b1e24"
+MUTED, FAINT = "#737a86", "#e4e7ec"  # axes and what helps reading; areas
+ACCENT = "#00705a"  # truth and answers
+THEMES: dict[str, dict[str, Any]] = {  # of pages; pictures are light
+    "light": {"density": DENSITY, "muted": MUTED, "accent": ACCENT},
+    "dark": {"density": DENSITY_ON_DARK, "muted": "#949cab", "accent": "#4fd6b0"},
 }
+LOOK: Any = {
+    **{"text.color": INK, "axes.titlecolor": INK, "axes.labelcolor": INK, "axes.labelsize": 9},
+    **{"axes.facecolor": PAPER, "axes.edgecolor": MUTED, "axes.titlesize": 9.5, "axes.titlelocation": "left"},
+    **{"axes.spines.top": False, "axes.spines.right": False, "xtick.labelsize": 8, "ytick.labelsize": 8},
+    **{"xtick.color": MUTED, "ytick.color": MUTED},
+    **{"legend.frameon": False, "legend.fontsize": 8.5, "legend.handletextpad": 0.4},
+}
+FILES: dict[str, Any] = {  # endings, and what is left out of files so that the same figure gives the same bytes
+    ".png": {"Software": None},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+}
+FORMATS = tuple(FILES)
 
 
-def get_theme(name: str) -> Theme:
-    """The theme of that name."""
-    if name not in THEMES:
-        raise InputError(f"theme must be one of {', '.join(THEMES)}, got {name!r}.")
-    return THEMES[name]
-
-
-def density_map(theme: Theme) -> LinearSegmentedColormap:
+def density_map(colours: Sequence[str] = DENSITY) -> LinearSegmentedColormap:
     """Colours from unlikely to likely."""
-    return LinearSegmentedColormap.from_list("density", list(theme.density))
+    return LinearSegmentedColormap.from_list("density", list(colours))
 
 
 def density_scale(log_density: Float[np.ndarray, " n"]) -> Normalize:
@@ -71,36 +64,28 @@ def density_shares(log_density: Float[np.ndarray, " n"]) -> Float[np.ndarray, " 
     return np.asarray(density_scale(log_density)(log_density), dtype=np.float64)
 
 
-def density_colours(log_density: Float[np.ndarray, " n"], theme: str = "light") -> Float[np.ndarray, "n 4"]:
+def density_colours(log_density: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n 4"]:
     """RGBA of points by log density: redder and more opaque is likelier."""
     share = density_shares(log_density)
-    colours = np.asarray(density_map(get_theme(theme))(share), dtype=np.float64)
+    colours = np.asarray(density_map()(share), dtype=np.float64)
     colours[:, 3] = 0.08 + 0.92 * share**1.5
     return colours
 
 
 @contextmanager
-def drawing(theme: str, width: float, height: float) -> Iterator[tuple[Figure, Theme]]:
-    """An empty figure, bound to no window; what is drawn on it inside has the theme's colours."""
-    colours = get_theme(theme)
-    look: Any = {
-        **{"text.color": colours.ink, "axes.titlecolor": colours.ink, "axes.labelcolor": colours.ink},
-        **{"axes.facecolor": colours.paper, "axes.edgecolor": colours.muted, "axes.labelsize": 9},
-        **{"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9.5, "axes.titlelocation": "left"},
-        **{"xtick.color": colours.muted, "ytick.color": colours.muted, "xtick.labelsize": 8, "ytick.labelsize": 8},
-        **{"legend.frameon": False, "legend.fontsize": 8.5, "legend.handletextpad": 0.4},
-    }
-    with matplotlib.rc_context(look):
-        yield Figure(figsize=(width, height), facecolor=colours.paper, layout=None), colours
+def drawing(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure, bound to no window; what is drawn on it inside has our look."""
+    with matplotlib.rc_context(LOOK):
+        yield Figure(figsize=(width, height), facecolor=PAPER, layout=None)
 
 
-def heading(figure: Figure, theme: Theme, title: str, words: str, *, left: float = 0.07) -> None:
+def heading(figure: Figure, title: str, words: str, *, left: float = 0.07) -> None:
     """A title, and below it what the picture says."""
     figure.text(left, 0.965, title, fontsize=12, weight="bold", va="top")
-    figure.text(left, 0.965 - 0.29 / figure.get_figheight(), words, color=theme.muted, fontsize=9, va="top")
+    figure.text(left, 0.965 - 0.29 / figure.get_figheight(), words, color=MUTED, fontsize=9, va="top")
 
 
-def marker(label: str, colour: str, shape: str = "o", size: int = 5, **options: Any) -> Line2D:
+def marker(label: str, shape: str = "o", size: int = 5, colour: str = MUTED, **options: Any) -> Line2D:
     """A legend's entry for points."""
     return Line2D([], [], linestyle="", marker=shape, markersize=size, color=colour, label=label, **options)
 
@@ -114,12 +99,10 @@ def add_image(figure: Figure, image: Any, box: tuple[float, float, float, float]
 
 def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 160) -> Path:
     """Write a figure as .png, .svg or .pdf; the same figure gives the same bytes."""
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
+    path, buffer = Path(path), io.BytesIO()
+    ending = path.suffix.lower()
+    if ending not in FORMATS:
         raise InputError(f"a figure's file must end in {', '.join(FORMATS)}, got {path.name}.")
-    kind = path.suffix.lower()[1:]
-    metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
-    buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "aquamam", "pdf.fonttype": 42}):
-        figure.savefig(buffer, format=kind, dpi=dpi, facecolor=figure.get_facecolor(), metadata=metadata)
+        figure.savefig(buffer, format=ending[1:], dpi=dpi, facecolor=PAPER, metadata=FILES[ending])
     return write_bytes(path, buffer.getvalue())

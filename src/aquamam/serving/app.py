@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from aquamam.pages.posterior import SCALE, object_data
 from aquamam.rendering.known import known_object
 from aquamam.serving import schemas
 from aquamam.serving.batcher import Batcher, Job
-from aquamam.serving.gate import Gate, Limits, Refusal, Reply, refuse
+from aquamam.serving.gate import Limits, Refusal, Reply, gate, read_body, refuse
 from aquamam.serving.reading import read_image, read_request
 
 ABOUT = (
@@ -59,20 +60,16 @@ class Served:
     """A model under a name."""
 
     def __init__(self, name: str, model: Any):
-        config = model.config
+        config, cells = model.config, getattr(model, "cells", None)
         if "category" in (getattr(config, "embedding", ""), getattr(config, "encoder", "")):
             raise InputError(f"the service takes models that read images, and {name!r} reads categories.")
-        self.name, self.model = name, model
-        self.channels, self.size = int(config.channels), int(config.image_size)
-        self.object = known_object(model)
-
-    def facts(self) -> dict[str, Any]:
-        model, cells = self.model, getattr(self.model, "cells", None)
-        return {
-            **{"name": self.name, "kind": model.kind, "parameters": model.parameter_count or None},
-            **{field: getattr(model.config, field, None) for field in ("bins", "chart", "density")},
-            **{"ceiling": cells and round(cells.ceiling, 4), "channels": self.channels, "image_size": self.size},
-            "object": self.object and self.object.name,
+        self.name, self.model, self.object = name, model, known_object(model)
+        self.input = {"channels": int(config.channels), "size": int(config.image_size)}
+        self.facts = {
+            **{"name": name, "kind": model.kind, "parameters": model.parameter_count or None},
+            **{field: getattr(config, field, None) for field in ("bins", "chart", "density")},
+            **{"ceiling": cells and round(cells.ceiling, 4), "channels": config.channels},
+            **{"image_size": config.image_size, "object": self.object and self.object.name},
         }
 
 
@@ -84,26 +81,24 @@ class Service:
             raise InputError("the service needs at least one model, got none; try aquamam serve die.")
         self.models = {name: Served(name, model) for name, model in models.items()}
         self.limits = limits
-        self.busy = 0  # requests that are worked on or wait
+        self.busy = 0  # requests that arrive, are worked on or wait
         self.metrics = CollectorRegistry()  # of its own: a process may hold several services
         here: dict[str, Any] = {"namespace": "aquamam", "registry": self.metrics}
         self.requests = Counter("requests_total", "Answered requests.", ("route", "method", "status"), **here)
         self.latency = Histogram("request_seconds", "From request to answer.", ("route",), **here)
-        images = "Images that went through the network together."
-        self.batches = Histogram("batch_images", images, **here, buckets=(1, 2, 4, 8, 16, 32, 64))
-        self.waited = Histogram("wait_seconds", "From a decoded image to its batch.", **here)
         self.rotations = Counter("rotations_total", "Rotations drawn or asked about.", ("route",), **here)
-        self.batcher = Batcher(most=limits.batch, seen=self.batches.observe)
-        self.decoders = ThreadPoolExecutor(2, thread_name_prefix="aquamam-images")
-        Gauge("start_time_seconds", "When the service began, since 1970.", **here).set_to_current_time()
+        self.waited = Histogram("wait_seconds", "From a decoded image to its batch.", **here)
+        images, sizes = "Images that went through the network together.", (1, 2, 4, 8, 16, 32, 64)
+        self.batcher = Batcher(most=limits.batch, seen=Histogram("batch_images", images, buckets=sizes, **here).observe)
         Gauge("busy_requests", "Requests that are worked on or wait.", **here).set_function(lambda: self.busy)
-        Gauge("queue_jobs", "Images that wait for the network.", **here).set_function(self.batcher.jobs.qsize)
+        self.decoders = ThreadPoolExecutor(2, thread_name_prefix="aquamam-images")
 
     def warm_up(self) -> None:
         """Run each model once: the first pass of a process sets up much, and nobody should have to wait for it."""
         asked = schemas.PosteriorRequest.model_validate({"samples": 32, "uniform": 1})
         for served in self.models.values():
-            image = torch.full((served.channels, served.size, served.size), 255, dtype=torch.uint8)
+            channels, size = served.input.values()
+            image = torch.full((channels, size, size), 255, dtype=torch.uint8)
             self.batcher.submit(Job(model=served.model, image=image, work=asked.answer)).result()
 
     def close(self) -> None:
@@ -123,13 +118,12 @@ class Service:
             raise Refusal(429, f"{limits.queue} requests are waiting already; try again.", retry=1)
         self.busy += 1
         try:
+            body = await read_body(request, limits)
             deadline = time.monotonic() + limits.seconds
-            asked, blob = await read_request(request.state.body, request.headers, kind, limits)
+            asked, blob = await read_request(body, request.headers, kind, limits)
             served, cost = self.find(asked.model), asked.cost(limits)
-            options: dict[str, Any] = {"channels": served.channels, "size": (served.size, served.size)}
-            options["asked"] = asked
-            loop = asyncio.get_running_loop()
-            image = await loop.run_in_executor(self.decoders, lambda: read_image(blob, limits, **options))
+            decode = partial(read_image, blob, limits, asked, **served.input)
+            image = await asyncio.get_running_loop().run_in_executor(self.decoders, decode)
             job = Job(model=served.model, image=image, cost=cost, deadline=deadline, work=asked.answer)
             future = asyncio.wrap_future(self.batcher.submit(job))
             result = await asyncio.wait_for(future, max(0.0, deadline - time.monotonic()))
@@ -166,7 +160,10 @@ def create_app(models: Mapping[str, Any], limits: Limits | None = None) -> FastA
     own: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
     app = FastAPI(title="aquamam", version=__version__, description=ABOUT, lifespan=lifespan, **own)
     app.state.service = service
-    app.add_middleware(Gate, limits=service.limits, seen=service.seen)
+
+    @app.middleware("http")
+    async def passed(request: Request, answer: Any) -> Response:
+        return await gate(request, answer, service.seen)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Reply:
@@ -186,13 +183,12 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     refusals: Any = {status: {"model": schemas.Problem, "description": text} for status, text in STATUSES.items()}
     for path, (asked, answered) in ROUTES.items():
-        body, responses = {"requestBody": _body_schema(asked)}, {200: {"model": answered}, **refusals}
-        route = app.post(path, name=path, summary=asked.__doc__, responses=responses, openapi_extra=body)
-        route(endpoint(asked))
+        told: dict[str, Any] = {"summary": asked.__doc__, "openapi_extra": {"requestBody": _body_schema(asked)}}
+        app.post(path, name=path, responses={200: {"model": answered}, **refusals}, **told)(endpoint(asked))
 
     @app.get("/v1/models", responses={200: {"model": schemas.ModelsAnswer}}, summary="Models and limits")
     async def models() -> Response:
-        return Reply({"models": [m.facts() for m in service.models.values()], "limits": asdict(service.limits)})
+        return Reply({"models": [m.facts for m in service.models.values()], "limits": asdict(service.limits)})
 
     @app.get("/healthz", summary="Whether the service works")
     async def healthz() -> Response:
@@ -207,18 +203,14 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 def _body_schema(asked: type[schemas.Asked]) -> dict[str, Any]:
     """A request's body for OpenAPI: the same fields as JSON or as a form, and the image."""
     schema = asked.model_json_schema()
-    images = {
-        "multipart/form-data": {"type": "string", "format": "binary"},
-        "application/json": {"type": "string", "format": "byte", "description": "the image's file in base64"},
-    }
-    content = {}
-    for media, image in images.items():
-        fields = {"image": image, **schema["properties"]}
-        if media.startswith("multipart") and "rotations" in fields:
-            fields["rotations"] = {"type": "string", "description": "JSON: a list of quaternions [x, y, z, w]"}
-        whole = {"type": "object", "properties": fields, "additionalProperties": False}
-        content[media] = {"schema": {**whole, "required": ["image", *schema.get("required", [])]}}
-    return {"required": True, "content": content}
+    image = {"type": "string", "format": "byte", "description": "the image's file in base64"}
+    fields = {"image": image, **schema["properties"]}
+    form = {**fields, "image": {"type": "string", "format": "binary"}}
+    if "rotations" in fields:
+        form["rotations"] = {"type": "string", "description": "JSON: a list of quaternions [x, y, z, w]"}
+    whole = {"type": "object", "additionalProperties": False, "required": ["image", *schema.get("required", [])]}
+    kinds = {"application/json": fields, "multipart/form-data": form}
+    return {"required": True, "content": {k: {"schema": {**whole, "properties": v}} for k, v in kinds.items()}}
 
 
 def _add_page(app: FastAPI, service: Service) -> None:
@@ -227,7 +219,7 @@ def _add_page(app: FastAPI, service: Service) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         explorer = fill(asset("explorer.html"), picture=PICTURE, controls=asset("serve-controls.html"))
-        data = script_json({"models": [served.facts() for served in service.models.values()], **SCALE})
+        data = script_json({"models": [served.facts for served in service.models.values()], **SCALE})
         text = fill(asset("serve.html"), explorer=explorer, data=data)
         return Response(text, media_type="text/html", headers={"content-security-policy": POLICY})
 

@@ -25,13 +25,8 @@ class Encoded:
     def __init__(self, model: RotationModel, images: Sequence[UInt8[Tensor, "c h w"]]):
         self.model, self.images = model, images
 
-    def generator(self, seed: int) -> torch.Generator:
-        """A source of random numbers where the model is."""
-        return torch.Generator(device=self.model.device).manual_seed(seed)
-
     @cached_property
     def posterior(self) -> RotationDistribution:
-        """Of all images at once."""
         return self.model(torch.stack(list(self.images)))
 
     @cached_property
@@ -75,10 +70,8 @@ class Batcher:
 
     def __init__(self, *, most: int = 16, seen: Callable[[int], None] = lambda size: None):
         """most: images in a batch. seen: told the size of each batch."""
-        self.most, self.seen = most, seen
+        self.most, self.seen, self.closed, self.lock = most, seen, False, threading.Lock()
         self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # None marks the end
-        self.closed = False
-        self.lock = threading.Lock()
         self.thread = threading.Thread(target=self._run, name="aquamam-network", daemon=True)
         self.thread.start()
 
@@ -109,10 +102,8 @@ class Batcher:
         while len(batch) < self.most and not (batch and self.jobs.empty()):
             job = self.jobs.get()
             if job is None:
-                if not batch:
-                    return None
                 self.jobs.put(None)  # for the next time
-                break
+                return batch or None
             if job.future.set_running_or_notify_cancel() and not job.is_late():
                 job.waited = time.monotonic() - job.submitted
                 batch.append(job)

@@ -33,7 +33,7 @@ async def read_request(body: bytes, headers: Headers, kind: type[A], limits: Lim
         raise Refusal(415, f"a request is application/json or multipart/form-data, got {media[:100] or 'no type'!r}.")
     rotations = fields.get("rotations")
     if isinstance(rotations, list) and len(rotations) > limits.rotations:  # before each of them is looked at
-        raise Refusal(422, f"rotations: at most {limits.rotations:,} in a request, got {len(rotations):,}.")
+        raise Refusal(422, f"rotations: at most {limits.rotations:,} in a request.")
     try:
         return kind.model_validate(fields), image
     except ValidationError as error:  # the first things that are wrong; what came is not repeated, it may be anything
@@ -76,8 +76,7 @@ async def _from_form(body: bytes, headers: Headers) -> tuple[dict[str, Any], byt
     if "image" not in fields:
         raise Refusal(422, "image: a file is needed.")
     if "rotations" in fields:
-        needed = "rotations: a JSON list of quaternions [x, y, z, w] is needed."
-        fields["rotations"] = _json(fields["rotations"], needed)
+        fields["rotations"] = _json(fields["rotations"], "rotations: a JSON list of quaternions is needed.")
     return fields, fields.pop("image")
 
 
@@ -88,23 +87,18 @@ def _json(text: bytes | str, otherwise: str) -> Any:
         raise Refusal(422, otherwise) from None
 
 
-def read_image(
-    blob: bytes, limits: Limits, *, channels: int, size: tuple[int, int], asked: Asked | None = None
-) -> torch.Tensor:
-    """An uploaded file as the network reads it: uint8 (channels, height, width), cut as the request asks."""
+def read_image(blob: bytes, limits: Limits, asked: Asked, *, channels: int, size: int) -> torch.Tensor:
+    """An uploaded file as the network reads it: uint8 (channels, size, size), cut as the request asks."""
     try:
         with Image.open(io.BytesIO(blob), formats=FORMATS) as picture:
-            width, height = picture.size
-            if width * height > limits.pixels:
-                raise Refusal(413, f"image: at most {limits.pixels:,} pixels, got {width} x {height}; scale it down.")
-            return pil_to_tensor(picture if asked is None else asked.cut(picture, size[0]), channels, size)
-    except Refusal:
+            if picture.width * picture.height > limits.pixels:
+                raise Image.DecompressionBombError
+            return pil_to_tensor(asked.cut(picture, size), channels, (size, size))
+    except InputError:
         raise
     except UnidentifiedImageError:
         raise Refusal(415, f"image: not a file of a known kind; try {', '.join(FORMATS)}.") from None
     except Image.DecompressionBombError:
         raise Refusal(413, f"image: at most {limits.pixels:,} pixels; scale it down.") from None
-    except InputError as error:
-        raise Refusal(422, f"image: {error}") from None
     except Exception as error:  # on hostile files decoders raise whatever they happen to
         raise Refusal(422, f"image: cannot be decoded ({type(error).__name__}); it may be damaged.") from None

@@ -4,7 +4,6 @@ The service's OpenAPI description is made from these. The image itself stands be
 as base64 in JSON.
 """
 
-import math
 import secrets
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -36,7 +35,6 @@ class Asked(BaseModel):
     """A request; a field that is not known is an error, since it may be one that was mistyped."""
 
     model_config = ConfigDict(extra="forbid")
-    fewest: ClassVar[tuple[int, ...]] = (1,)  # samples: the last of these or more, or one of the others
     clusters: ClassVar[bool] = False  # whether modes are found, whose cost grows with the square of the samples
 
     model: str = Field("", max_length=200, description="one of /v1/models; the first one if not given")
@@ -48,12 +46,11 @@ class Asked(BaseModel):
     def cost(self, limits: Limits) -> int:
         """How many rotations the request needs, if it may have that many."""
         samples = getattr(self, "samples", 0)
-        most = limits.samples if self.clusters else limits.rotations
-        if samples > most or (0 < samples < self.fewest[-1]):
-            raise Refusal(422, f"samples: from {', or '.join(map(str, self.fewest))} to {most:,} in a request.")
+        if self.clusters and samples > limits.samples:
+            raise Refusal(422, f"samples: at most {limits.samples:,} in a request.")
         total = samples + getattr(self, "uniform", 0) + len(getattr(self, "rotations", ()))
         if total > limits.rotations:
-            raise Refusal(422, f"at most {limits.rotations:,} rotations in a request.")
+            raise Refusal(422, f"samples and rotations: at most {limits.rotations:,} in a request.")
         return total
 
     def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
@@ -64,7 +61,6 @@ class Asked(BaseModel):
 class PredictRequest(Asked):
     """The rotation, how sure it is, what else fits"""
 
-    fewest = (0, 16)
     clusters = True
     samples: int = Field(500, ge=0, description="drawn for shares and modes; 0 gives the rotation alone")
     strategy: Literal["greedy", "beam", "expected"] = "greedy"
@@ -78,33 +74,28 @@ class PredictRequest(Asked):
     _cut: tuple[Image.Image, Crop] | None = PrivateAttr(None)
 
     def cut(self, picture: Image.Image, size: int) -> Image.Image:
+        known = None
+        if self.camera is not None:
+            fx, fy, cx, cy, *distortion = self.camera
+            known = Camera(fx=fx, fy=fy, cx=cx, cy=cy, distortion=tuple(distortion))
         if self.box is None:
-            if self.camera is not None:
-                raise Refusal(422, "camera: needs a box.")
+            if known is not None:
+                raise InputError("camera: needs a box.")
             return picture
-        try:
-            fx, fy, cx, cy, *distortion = self.camera or [math.nan] * 4
-            known = Camera(fx=fx, fy=fy, cx=cx, cy=cy, distortion=tuple(distortion)) if self.camera else None
-            self._cut = cut(to_rgb(picture), self.box, size, known)
-        except InputError as error:
-            raise Refusal(422, f"box or camera: {error}") from None
+        self._cut = cut(to_rgb(picture), self.box, size, known)
         return self._cut[0]
 
     def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
         """The same record as `aquamam predict --json` gives for the same image, samples and seed."""
+        model = encoded.model
+        drawn: dict[str, Any] = {"strategy": self.strategy, "generator": model.generator(self.seed)}
+        drawn["symmetry"] = model.symmetry
         if self._cut is not None:
-            seen = sighted(encoded.model, encoded.row(i), *self._cut, known=self.camera is not None, frame=self.frame)
-            return seen.to_dict(
-                self.samples,
-                strategy=self.strategy,
-                symmetry=encoded.model.symmetry,
-                matrix=self.matrix,
-                generator=encoded.generator(self.seed),
-            )
+            seen = sighted(model, encoded.row(i), *self._cut, known=self.camera is not None, frame=self.frame)
+            return seen.to_dict(self.samples, matrix=self.matrix, **drawn)
         if self.samples == 0 and self.strategy == "greedy":
             return encoded.plain[i].to_dict(matrix=self.matrix)
-        options: dict[str, Any] = {"strategy": self.strategy, "generator": encoded.generator(self.seed)}
-        (found,) = answers(encoded.row(i), self.samples, symmetry=encoded.model.symmetry, **options)
+        (found,) = answers(encoded.row(i), self.samples, **drawn)
         return found.to_dict(matrix=self.matrix)
 
 
@@ -117,7 +108,7 @@ class SampleRequest(Asked):
     def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
         seed = secrets.randbits(48) if self.seed is None else self.seed
         posterior = encoded.row(i)
-        q = posterior.sample((self.samples,), generator=encoded.generator(seed))
+        q = posterior.sample((self.samples,), generator=encoded.model.generator(seed))
         log_p = posterior.log_prob(q)[:, 0]
         return {"quaternions_xyzw": rounded(q[:, 0], 7), "log_density": rounded(log_p, 4), "seed": seed}
 
@@ -149,9 +140,15 @@ class PosteriorRequest(Asked):
         The same seed gives the same random numbers for every image: when an image changes, points do not flicker.
         """
         truth = as_unit_quat(self.rotations, "rotations") if self.rotations else None
-        options: dict[str, Any] = {"symmetry": encoded.model.symmetry, "generator": encoded.generator(self.seed)}
-        options |= {"samples": self.samples, "modes_from": self.samples, "uniform": self.uniform}
-        return make_cloud(encoded.row(i), truth=truth, **options).to_dict()
+        return make_cloud(
+            encoded.row(i),
+            samples=self.samples,
+            modes_from=self.samples,
+            uniform=self.uniform,
+            truth=truth,
+            symmetry=encoded.model.symmetry,
+            generator=encoded.model.generator(self.seed),
+        ).to_dict()
 
 
 class Answered(BaseModel):

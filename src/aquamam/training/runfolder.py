@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from aquamam.checkpoints.format import load_tensors, save_tensors
+from aquamam.checkpoints.checkpoint import load_tensors, save_tensors
 from aquamam.errors import InputError
 from aquamam.files import write_text
 

@@ -26,7 +26,6 @@ MANIFEST = "dataset.json"
 ENCODINGS = ("raw", "png")
 PNG_LEVEL = 6
 RAW_UP_TO = 96  # px; above, an uncompressed image costs more disk than decoding a PNG costs time
-PAPER_SPLITS = {"train": 500_000, "valid": 10_000, "test": 10_000}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,13 +148,6 @@ def encode_png(image: UInt8[np.ndarray, "h w 3"]) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "PNG", compress_level=PNG_LEVEL)
     return buffer.getvalue()
-
-
-def bytes_per_image(encoding: str, images: UInt8[np.ndarray, "n h w 3"]) -> float:
-    """About how much disk an image takes, judged by a few."""
-    if encoding == "raw":
-        return images[0].size + 32.0
-    return sum(len(encode_png(image)) for image in images) / len(images) + 256 + 512 + 1024 + 48  # with tar's headers
 
 
 def write_shard(
