@@ -16,7 +16,7 @@ from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 
 WIDTH, HEIGHT = 160, 120
-CAMERA = Camera(fx=200.0, fy=200.0, cx=80.0, cy=60.0)
+CAMERA = Camera(fx=200.0, fy=200.0, cx=79.5, cy=59.5)  # the middle of the image, as OpenCV counts
 RADIUS = math.sqrt(3)  # of the die, whose unit is called a millimetre here
 TINY = ModelConfig(
     bins=12,
@@ -64,7 +64,7 @@ def bop_folder(root: Path, count: int = 3) -> Path:
         where = (t[i] * torch.tensor([1.0, -1.0, -1.0])).tolist()
         truths[str(i)] = [{"obj_id": 7, "cam_R_m2c": R.flatten().tolist(), "cam_t_m2c": where}]
         infos[str(i)] = [{"bbox_visib": box_of(pixels), "visib_fract": 1.0}]
-    cameras = {key: {"cam_K": [200.0, 0, 80.0, 0, 200.0, 60.0, 0, 0, 1]} for key in truths}
+    cameras = {key: {"cam_K": [200.0, 0, 79.5, 0, 200.0, 59.5, 0, 0, 1]} for key in truths}
     info = {"7": {"diameter": 2 * RADIUS} | {f"min_{a}": -1.0 for a in "xyz"} | {f"size_{a}": 2.0 for a in "xyz"}}
     for name, value in (("gt", truths), ("gt_info", infos), ("camera", cameras)):
         (scene / f"scene_{name}.json").write_text(json.dumps(value))

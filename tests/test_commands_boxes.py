@@ -161,7 +161,7 @@ def test_a_box_and_a_camera_give_the_pose(capsys, parts, photo):
         "--samples",
         200,
     ]
-    code, out, err = run(capsys, *arguments, "--camera", "200,200,80,60")
+    code, out, err = run(capsys, *arguments, "--camera", "200,200,79.5,59.5")
     assert (code, err) == (0, "")
     (told,) = json.loads(out)
     mode = aquamam.poses(aquamam.load(parts / "die"), image, box, CAMERA).mode
@@ -170,7 +170,7 @@ def test_a_box_and_a_camera_give_the_pose(capsys, parts, photo):
     assert float(geodesic_angle(q, mode.rotation[0])) < 1e-4
     assert (told["frame"], told["unit"], told["box"]) == ("opengl", "mm", box)
     assert all(len(one["covariance"]) == 6 for one in told["hypotheses"])
-    (optical,) = json.loads(run(capsys, *arguments, "--camera", "200,200,80,60", "--frame", "opencv")[1])
+    (optical,) = json.loads(run(capsys, *arguments, "--camera", "200,200,79.5,59.5", "--frame", "opencv")[1])
     x, y, z = told["translation"]
     assert optical["translation"] == pytest.approx([x, -y, -z])
     flipped = opencv_to_opengl(torch.tensor(optical["quaternion_xyzw"], dtype=torch.float64))
@@ -203,7 +203,7 @@ def test_every_detection_has_a_row_and_bad_ones_a_sentence(capsys, parts, photo,
     ]
     (tmp_path / "boxes.json").write_text(json.dumps(rows))
     arguments = ["predict", photo, "--models", parts, "--detections", tmp_path / "boxes.json", "--samples", 0]
-    arguments += ["--camera", "200,200,80,60"]
+    arguments += ["--camera", "200,200,79.5,59.5"]
     code, out, err = run(capsys, *arguments, "--csv")
     answered = list(csv.DictReader(io.StringIO(out)))
     assert code == 2
@@ -220,7 +220,7 @@ def test_every_detection_has_a_row_and_bad_ones_a_sentence(capsys, parts, photo,
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--camera", "200,200,80,60"], "--camera needs boxes"),
+        (["--camera", "200,200,79.5,59.5"], "--camera needs boxes"),
         (["--box", "1,2,3"], "left,top,width,height"),
         (["--box", "1,2,3,4", "--detections", "x.json"], "not allowed with"),
         (["--box", "1,2,3,4", "--camera", "200,nan,80,60"], "finite"),
@@ -263,12 +263,12 @@ def test_the_contour_of_a_pose_surrounds_the_part_in_its_picture():
 
 def test_a_box_is_plotted_as_poses_in_the_photograph_or_as_the_posterior_of_its_crop(capsys, parts, photo, tmp_path):
     arguments = ["plot", photo, "--model", parts / "die", "--box", "70,50,30,30", "--samples", 40, "--uniform", 10]
-    for name, options in (("pose.png", ["--camera", "200,200,80,60"]), ("ball.png", []), ("page.html", [])):
+    for name, options in (("pose.png", ["--camera", "200,200,79.5,59.5"]), ("ball.png", []), ("page.html", [])):
         assert run(capsys, *arguments, *options, "-o", tmp_path / name)[0] == 0
         assert (tmp_path / name).stat().st_size > 10_000
     for wrong, sentence in (
         (["--kind", "pose"], "needs --camera"),
-        (["--kind", "pose", "--model", "cylinder", "--camera", "200,200,80,60"], "a model that tells poses"),
+        (["--kind", "pose", "--model", "cylinder", "--camera", "200,200,79.5,59.5"], "a model that tells poses"),
     ):
         code, _, err = run(capsys, *arguments, "-o", tmp_path / "x.png", *wrong)
         assert (code, len(err.splitlines())) == (2, 1)

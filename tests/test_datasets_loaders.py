@@ -307,7 +307,7 @@ def bop(tmp_path) -> Path:
     (scene / "scene_gt.json").write_text(json.dumps(truths))
     (scene / "scene_gt_info.json").write_text(json.dumps(infos))
     (scene / "scene_camera.json").write_text(
-        json.dumps({k: {"cam_K": [50, 0, 20, 0, 50, 14, 0, 0, 1]} for k in truths})
+        json.dumps({k: {"cam_K": [50, 0, 19.5, 0, 50, 13.5, 0, 0, 1]} for k in truths})
     )
     return tmp_path
 

@@ -71,7 +71,10 @@ def test_a_box_and_a_camera_give_the_pose_that_the_command_gives():
         fields = {"samples": 200, "seed": 3, "frame": "opencv"}
         got = service.ask("/v1/predict", encoded(image), box=list(box), camera=[200, 200, 80, 60], **fields)
         assert got == {"model": "die", **want}
-        form = {name: str(value) for name, value in fields.items()} | {"box": "60,30,40,50", "camera": "200,200,80,60"}
+        form = {name: str(value) for name, value in fields.items()} | {
+            "box": "60,30,40,50",
+            "camera": "200,200,79.5,59.5",
+        }
         assert service.post("/v1/predict", files={"image": ("a.png", encoded(image))}, data=form).json() == got
         schemas.PredictAnswer.model_validate(got)
         assert "translation" not in service.ask("/v1/predict", encoded(image), box=list(box))

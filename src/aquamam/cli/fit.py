@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--held-out", type=int, metavar="N", help="images to calibrate on, and to judge on (default: up to 2000)")
     option("--views", type=int, metavar="N", help="directions of the ambiguity map (default: up to 96)")
     option("--preset", default="die-small", help="size and schedule of the model")
-    begin = "a model of the same size whose weights to start from, or none (default: base, which has seen many parts)"
+    begin = "a model of the same size whose weights to start from, or none (default: the bundled die, if of that size)"
     option("--from", dest="start", metavar="MODEL", help=begin)
     add(parser, "--set", "--tolerance", "--seed", "--device", "--untextured")
     add(parser, "--json", help="print what fit.json says")
@@ -98,14 +98,17 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
 
 
 def start_of(name: str | None, model: "ModelConfig") -> str | None:
-    """The model to start from: `base` unless another one is named, if it is of the size that is fitted."""
-    from aquamam.checkpoints.checkpoint import bundled, load
+    """The model to start from: the bundled die, which has seen a million pictures, or the one that is named, if it is of
+    the size that is fitted."""
+    from aquamam.checkpoints.checkpoint import load
 
-    if name == "none" or (name is None and "base" not in bundled()):
+    if name == "none":
         return None
-    there = load(name or "base").config
-    if there == model or name is None:
-        return (name or "base") if there == model else None
+    there = load(name or "die").config
+    if there == model:
+        return name or "die"
+    if name is None:
+        return None
     differ = next(key for key, value in model.to_dict().items() if there.to_dict().get(key) != value)
     raise InputError(f"--from needs a model of the size that is fitted, and {name} has another {differ}; try none.")
 

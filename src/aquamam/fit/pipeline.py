@@ -258,7 +258,10 @@ class Fit:
             quiet=self.quiet,
         )
         length = f"{config.time_budget / 60:.1f} minutes" if config.time_budget else f"{config.steps:,} steps"
-        self.say(f"training      {length}, {trainer.model.parameter_count:,} parameters")
+        begun = (
+            "from scratch" if start is None else f"from the weights of {self.config.start if not before else 'before'}"
+        )
+        self.say(f"training      {length}, {trainer.model.parameter_count:,} parameters, {begun}")
         self.curve = folder / "log.jsonl"
         progress = trainer.fit(lambda *_: self._write_page())
         return {
@@ -268,6 +271,7 @@ class Fit:
             "elapsed": round(progress.elapsed, 1),
             "best": progress.best,
             "parameters": trainer.model.parameter_count,
+            "start": self.config.start or "none",
             "threads": torch.get_num_threads(),
         }
 

@@ -31,7 +31,8 @@ Box = tuple[float, float, float, float]  # left, top, width, height in pixels
 
 @dataclass(frozen=True, kw_only=True)
 class Camera:
-    """Intrinsics in pixels, and OpenCV's distortion (k1, k2, p1, p2, k3)."""
+    """Intrinsics as OpenCV calibrates them (cx and cy count from the middle of the first pixel), and its distortion
+    (k1, k2, p1, p2, k3)."""
 
     fx: float
     fy: float
@@ -53,7 +54,7 @@ class Camera:
 
     def ray(self, x: float, y: float) -> tuple[float, float, float]:
         """The ray (x, y, 1) of a pixel in OpenCV coordinates, lens distortion undone by fixed-point steps."""
-        u0, v0 = (x - self.cx) / self.fx, (y - self.cy) / self.fy
+        u0, v0 = (x - 0.5 - self.cx) / self.fx, (y - 0.5 - self.cy) / self.fy
         u, v = u0, v0
         for _ in range(20 if self.distortion else 0):
             factor, du, dv = self._distort(u, v)
@@ -66,7 +67,7 @@ class Camera:
         if self.distortion:
             factor, du, dv = self._distort(u, v)
             u, v = u * factor + du, v * factor + dv
-        return np.stack([self.fx * u + self.cx, self.fy * v + self.cy], -1)
+        return np.stack([self.fx * u + self.cx + 0.5, self.fy * v + self.cy + 0.5], -1)
 
     def _distort(self, u, v):
         k1, k2, p1, p2, k3 = (*self.distortion, *[0.0] * (5 - len(self.distortion)))
@@ -126,7 +127,7 @@ def cut(
     """The crop of a box, size x size pixels, and its camera; what lies outside the image repeats its border."""
     box = check_box(box, image.size)
     if camera is None:  # as if it had looked at the box from so far away that all rays are parallel
-        camera = Camera(fx=1e6, fy=1e6, cx=box[0] + box[2] / 2, cy=box[1] + box[3] / 2)
+        camera = Camera(fx=1e6, fy=1e6, cx=box[0] + box[2] / 2 - 0.5, cy=box[1] + box[3] / 2 - 0.5)
     crop = crop_camera(box, camera)
     # one sample for each pixel, shrunk without gaps; of a large picture the pixels are shrunk before
     fine = size * min(FINEST, max(1, math.ceil(crop.side / size)))
