@@ -101,7 +101,8 @@ class PrefixEncoder(nn.Module):
         else:
             self.embed = ConvStem(trunk.channels, trunk.stem, trunk.stem_blocks, trunk.dim, trunk.stem_norm)
         self.start = nn.Parameter(torch.zeros(trunk.dim))
-        self.position = nn.Parameter(torch.randn(trunk.prefix_tokens + 1, trunk.dim) * 0.02)
+        self.position = nn.Parameter(torch.empty(trunk.prefix_tokens + 1, trunk.dim))
+        nn.init.normal_(self.position, std=0.02)
         self.blocks = nn.ModuleList(
             Block(trunk.dim, trunk.heads, trunk.hidden, trunk.dropout) for _ in range(trunk.layers)
         )

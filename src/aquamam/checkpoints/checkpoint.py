@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from aquamam.checkpoints.guards import check_digest, check_header, list_digests, no_larger_than
 from aquamam.errors import InputError
 from aquamam.files import write_bytes, write_json
 from aquamam.network.model import RotationModel
@@ -63,6 +64,8 @@ def save_model(
     save_tensors(file, state, description)
     if file is not path:  # for people; the loader reads the copy inside the weights' file
         write_json(path / "config.json", description, indent=2)
+    if file.parent.resolve() == BUNDLED.resolve():  # a model is bundled anew
+        list_digests([*map(resolve, bundled())])
     return file
 
 
@@ -76,14 +79,16 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
     text, path = os.fspath(name_or_path), Path(name_or_path)
     if text in bundled():
         return BUNDLED / f"{text}.safetensors"
-    if path.is_dir():
+    if os.path.isdir(path):
         for candidate in (path / "model.safetensors", path / "best.safetensors"):
             if candidate.is_file():
                 return candidate
         raise InputError(f"a checkpoint folder must hold model.safetensors, and {path} does not.")
-    if not path.exists():
+    if not os.path.exists(path):  # unlike pathlib's it takes any name, however long
         names = ", ".join(bundled())
-        raise InputError(f"there is no checkpoint at {text!r}, and no bundled model of that name (bundled: {names}).")
+        raise InputError(
+            f"there is no checkpoint at {text!r:.200}, and no bundled model of that name (bundled: {names})."
+        )
     return path
 
 
@@ -101,18 +106,26 @@ def usable(device: str | torch.device) -> torch.device:
 def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> RotationModel:
     """A model in evaluation mode from a bundled name or a checkpoint's path."""
     device, path = usable(device), resolve(name_or_path)
+    if path.parent == BUNDLED:
+        check_digest(path)
     tensors, description = load_tensors(path)
-    description = modernised(description)
     if not {"kind", "config"} <= description.keys():
         raise InputError(f"{path} holds no model (it may be a training state); point at model.safetensors beside it.")
-    info, damaged = description.get("info", {}), "the file is damaged or edited."
+    damaged = "the file is damaged or edited."
     try:
-        if not isinstance(description["config"], dict) or not isinstance(info, dict):
+        description, tensors = modernised(description), folded_scales(tensors)
+        config, info = description["config"], description.get("info", {})
+        if not isinstance(config, dict) or not isinstance(info, dict):
             raise TypeError("its config and its info must be dictionaries")
-        model = build(description["kind"], description["config"])
-    except TypeError as error:
-        raise InputError(f"{path} describes no model ({error}); {damaged}") from error
-    tensors = folded_scales(tensors)
+        with no_larger_than(tensors, config):
+            model = build(description["kind"], config)
+        model.learn(**info)
+        model.calibration = Calibration.from_dict(description.get("calibration", {}))
+    except InputError:
+        raise
+    except Exception as error:  # a description may say anything
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise InputError(f"{path} describes no model ({reason:.200}); {damaged}") from error
     expected = model.state_dict()
     wrong = sorted(set(expected) ^ set(tensors)) or sorted(n for n in expected if expected[n].shape != tensors[n].shape)
     if wrong:
@@ -121,8 +134,6 @@ def load(name_or_path: str | os.PathLike[str], *, device: str | torch.device = "
     if infinite := [name for name, tensor in tensors.items() if not tensor.isfinite().all()]:
         raise InputError(f"{path} holds numbers that are not finite, first in {infinite[0]!r}; {damaged}")
     model.load_state_dict(tensors)
-    model.learn(**info)
-    model.calibration = Calibration.from_dict(description.get("calibration", {}))
     model.source = path
     return model.to(device).eval()
 
@@ -142,6 +153,7 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     if not path.is_file():
         raise InputError(f"a checkpoint must be a file, and there is none at {path}.")
     try:
+        check_header(path)
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -151,8 +163,8 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
         found = metadata.get("format")
         raise InputError(f"{path} is a safetensors file, but not aquamam's (format {found!r}, expected {FORMAT!r}).")
     try:
-        return tensors, json.loads(metadata["description"])
-    except (KeyError, json.JSONDecodeError) as error:
+        return tensors, dict(json.loads(metadata["description"]))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path} has no readable description; the file is damaged, copy it again.") from error
 
 

@@ -39,7 +39,7 @@ def parse_yaml(text: str, name: str) -> Mapping[str, Any]:
     """The values of a YAML file; OpenCV writes a directive of its own and tags matrices, whose fields are read."""
     try:
         values = yaml.load(text.replace("%YAML:1.0", "", 1), Loader=_Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise InputError(f"{name} is no YAML file ({str(error).splitlines()[0]}).") from None
     if not isinstance(values, Mapping):
         raise InputError(f"{name} must hold named values as ROS and OpenCV write them, got {type(values).__name__}.")
@@ -79,7 +79,7 @@ def _numbers(values: Mapping[str, Any], names: tuple[str, ...], file: str) -> li
     try:
         flat = [float(x) for row in data for x in (row if isinstance(row, list) else [row])]
     except (TypeError, ValueError):
-        raise InputError(f"{names[0]} of {file} must be numbers, got {data!r:.60}.") from None
+        raise InputError(f"{names[0]} of {file} must be numbers, alone or in rows.") from None
     if not all(map(math.isfinite, flat)):
         raise InputError(f"{names[0]} of {file} must be finite, got {flat}.")
     return flat

@@ -53,7 +53,7 @@ def read_detections(path: Path, size: tuple[int, int] | None = None) -> Found:
         return _each(_yolo, lines)
     try:
         told = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} must be JSON (COCO, BOP) or end in .txt (YOLO), got: {error}.") from None
     names, files = {}, {}
     if isinstance(told, Mapping):

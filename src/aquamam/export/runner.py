@@ -105,9 +105,10 @@ class OnnxModel(RotationModel):
         except OSError:
             told = f"an exported model has a description, and there is none at {files.description}."
             raise InputError(told) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{files.description} is not JSON; export the model again.") from error
-        if not isinstance(description, dict) or description.get("format") != FORMAT:
+        needed = {"config", "graphs"}
+        if not isinstance(description, dict) or description.get("format") != FORMAT or needed - description.keys():
             raise InputError(f"{files.description} does not describe an exported model (format {FORMAT!r}).")
         description = checkpoint.modernised(description)
         self.config = ModelConfig.from_dict(description["config"])

@@ -56,6 +56,8 @@ def read_image(path: str | os.PathLike[str]) -> Image.Image:
 
 def to_rgb(image: Image.Image) -> Image.Image:
     """Any PIL image as upright 8-bit RGB: EXIF orientation applied, 16 bits scaled, transparency laid over white."""
+    if image.format == "EPS":  # Pillow would have Ghostscript run it: PostScript is a programming language
+        raise UnidentifiedImageError("PostScript is not read")
     image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         values = np.nan_to_num(np.asarray(image, dtype=np.float64))

@@ -194,7 +194,8 @@ class AQuaMaM(RotationModel):
         else:
             self.embed = ConvStem(config.channels, config.stem, config.stem_blocks, config.dim, config.stem_norm)
         self.start = nn.Parameter(torch.zeros(config.dim))
-        self.position = nn.Parameter(torch.randn(config.prefix_tokens + 1 + config.later_tokens, config.dim) * 0.02)
+        self.position = nn.Parameter(torch.empty(config.prefix_tokens + 1 + config.later_tokens, config.dim))
+        nn.init.normal_(self.position, std=0.02)
         self.components = nn.ModuleList(
             ComponentEmbedding(config.dim, config.octaves) for _ in range(config.later_tokens)
         )

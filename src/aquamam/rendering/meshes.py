@@ -6,6 +6,8 @@ import logging
 import os
 import re
 import warnings
+import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PureWindowsPath
@@ -24,6 +26,7 @@ from aquamam.files import write_bytes
 FIT_RADIUS = 3**0.5  # a cube of side 2, the die, just fits; at distance 8 it fills 93 % of the default view
 GREY = (130, 134, 140)  # of what brings no colour
 FORMATS = (".obj", ".ply", ".stl", ".glb", ".gltf", ".off")
+MOST_BYTES = 2_000_000_000  # of a fit's mesh in memory: a few million faces with a large texture
 _ARRAYS = {"vertices": np.float64, "faces": np.int32, "normals": np.float32, "uv": np.float32}
 _ARRAYS |= {"texture": np.uint8, "colours": np.uint8}
 
@@ -102,8 +105,11 @@ def write_mesh(mesh: Mesh, path: Path) -> None:
 def read_mesh(path: Path) -> Mesh:
     try:
         with np.load(path, allow_pickle=False) as arrays:
+            unpacked = sum(member.file_size for member in arrays.zip.infolist())
+            if unpacked > MOST_BYTES:
+                raise ValueError(f"{unpacked:,} bytes unpacked, at most {MOST_BYTES:,}")
             return Mesh(**{name: arrays[name] for name in _ARRAYS if name in arrays}, name=str(arrays["name"]))
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} is no mesh of a fit or is damaged ({_why(error)}); run aquamam fit again.") from error
 
 

@@ -167,7 +167,10 @@ def create_app(models: Mapping[str, Any], limits: Limits | None = None) -> FastA
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Reply:
-        return refuse(error)
+        if isinstance(error, Refusal):
+            return refuse(error)
+        nothing = "there is no such path, or not for this method; /openapi.json lists what there is."
+        return refuse(HTTPException(error.status_code, nothing, error.headers))
 
     _add_routes(app, service)
     _add_page(app, service)
