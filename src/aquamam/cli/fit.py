@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--plain", action="store_true", help="plain renders: no random lights, backgrounds, blur or occluders")
     add(parser, "--backgrounds")
     told = "how far the real part may differ from its mesh, as a share of its size (default: 0.08; an exact one: 0)"
+    option("--unit", choices=["mm", "cm", "m"], default="", help="of the mesh's file; translations are told in it")
     option("--mesh-error", type=float, default=0.08, metavar="SHARE", help=told)
     add(parser, "--size")
     add(parser, "--steps", help="train for so many steps instead of by the clock")
@@ -90,6 +91,7 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
         backgrounds=args.backgrounds,
         start=start_of(args.start, model),
         mesh_error=args.mesh_error,
+        unit=args.unit,
         held_out=held_out,
         groups=min(max(held_out // 300, 1), 6),
         views=sizes["views"] if args.views is None else args.views,

@@ -64,6 +64,7 @@ class FitConfig:
     backgrounds: Path | None = None  # a folder of pictures to put behind the part
     mesh_error: float = 0.08  # how far the real part may differ from its mesh, as a share of its size
     start: str | None = None  # a model whose weights to start from
+    unit: str = ""  # of the mesh's file, where the user says it: mm, cm or m
     held_out: int = 2000  # images for calibration, and as many for the judgement
     views: int = 96  # directions from which ambiguity is looked for
     tolerance: float = 0.01  # of symmetries, as a share of the radius
@@ -304,7 +305,10 @@ class Fit:
         found = calibrate(model, data, LEVELS, samples=SAMPLES, groups=self.config.groups, quiet=self.quiet)
         find_typicality(model, data)
         part = {k: self.part[k] for k in ("centre", "scale", "radius", "headline")}
-        info = {"part": {"name": self.mesh.name, **part}, "symmetries": self.part["symmetries"]}
+        info = {
+            "part": {"name": self.mesh.name, **part, "unit": self.config.unit},
+            "symmetries": self.part["symmetries"],
+        }
         save_model(model, self.out, info)
         return {key: found[key] for key in ("images", "samples", "levels", "edges")}
 
