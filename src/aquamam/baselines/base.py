@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from aquamam.baselines.encoder import Encoder, EncoderConfig
 from aquamam.geometry.directional import draw_category
 from aquamam.geometry.rotations import multiply, rotvec_to_quat
-from aquamam.network.images import ImageInput
 from aquamam.network.model import RotationModel
 from aquamam.posterior.distribution import Densities, Generator, RotationDistribution, Rotations
 
@@ -25,9 +24,6 @@ class Baseline(RotationModel):
         super().__init__()
         self.config = config
         self.encoder = Encoder(config) if encoder is None else encoder
-
-    def prepare(self, images: ImageInput) -> Tensor:
-        return self.encoder.prepare(images)  # type: ignore[operator]
 
 
 class ConditionedMLP(nn.Module):

@@ -20,12 +20,13 @@ from torch import Tensor
 from aquamam.baselines.base import Baseline, MixturePosterior, head
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.directional import log_bingham_constant, sample_bingham
 from aquamam.geometry.rotations import as_unit_quat, inverse, multiply
 from aquamam.network.images import ImageInput
 from aquamam.posterior.distribution import Densities, Generator, Images, Rotations
 
+Axes = Float[Tensor, "batch components 4"]
 MAX_CONCENTRATION = 1e8  # a spread of 0.01 degrees; beyond it float32 parameters cannot place a mode
 
 
@@ -38,10 +39,9 @@ class BinghamConfig(EncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "components")
-        if self.training not in ("likelihood", "winner"):
-            raise InputError(f"training must be likelihood or winner, got {self.training!r}.")
-        if not 0 <= self.relaxation < 1:
-            raise InputError(f"relaxation must lie in [0, 1), got {self.relaxation}.")
+        known = self.training in ("likelihood", "winner")
+        require(known, f"training must be likelihood or winner, got {self.training!r}.")
+        require(0 <= self.relaxation < 1, f"relaxation must lie in [0, 1), got {self.relaxation}.")
 
 
 class Bingham(Baseline):
@@ -83,13 +83,7 @@ class Bingham(Baseline):
 class BinghamMixture(MixturePosterior):
     """Components of quaternions left and right, and z."""
 
-    def __init__(
-        self,
-        log_weight: Float[Tensor, "batch components"],
-        left: Float[Tensor, "batch components 4"],
-        right: Float[Tensor, "batch components 4"],
-        z: Float[Tensor, "batch components 4"],
-    ):
+    def __init__(self, log_weight: Float[Tensor, "batch components"], left: Axes, right: Axes, z: Axes):
         peak = math.log(2) - float(log_bingham_constant(torch.tensor([-MAX_CONCENTRATION] * 3 + [0.0])))
         super().__init__(log_weight, left, right, z, ceiling=peak)
         self.left, self.right, self.z = left, right, z

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from aquamam.baselines.base import Baseline
 from aquamam.baselines.encoder import EncoderConfig
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.directional import draw_category
 from aquamam.geometry.grid import cell_volume, grid_cell_of, grid_points, grid_size, random_in_cell
 from aquamam.network.images import ImageInput
@@ -27,8 +27,8 @@ class ClassificationConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.level <= MAX_LEVEL:
-            raise InputError(f"level must be 0 to {MAX_LEVEL} for a classifier of grid cells, got {self.level}.")
+        good = 0 <= self.level <= MAX_LEVEL
+        require(good, f"level must be 0 to {MAX_LEVEL} for a classifier of grid cells, got {self.level}.")
 
 
 class Classification(Baseline):

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from aquamam.config import Config, require_positive
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.network.images import ImageInput, as_categories, as_image_batch
-from aquamam.network.layers import Block, ConvStem, PatchEmbedding, normalise
-from aquamam.network.model import ModelConfig
+from aquamam.network.layers import Block, Trunk, normalise
+from aquamam.network.model import ModelConfig, embedding
 
 ENCODERS = ("category", "stem", "patches", "resnet50")
 RESNET_FEATURES = 2048
@@ -43,13 +43,11 @@ class EncoderConfig(Config):
     category_features: int = RESNET_FEATURES  # width of a category's embedding
 
     def __post_init__(self) -> None:
-        if self.encoder not in ENCODERS:
-            raise InputError(f"encoder must be one of {', '.join(ENCODERS)}, got {self.encoder!r}.")
+        require(self.encoder in ENCODERS, f"encoder must be one of {', '.join(ENCODERS)}, got {self.encoder!r}.")
         require_positive(self, "categories", "category_features", "image_size")
-        if self.channels not in (1, 3):
-            raise InputError(f"channels must be 1 (grey) or 3 (RGB), got {self.channels}.")
-        if self.encoder == "resnet50" and self.image_size < 32:
-            raise InputError(f"image_size must be at least 32 for resnet50, got {self.image_size}.")
+        require(self.channels in (1, 3), f"channels must be 1 (grey) or 3 (RGB), got {self.channels}.")
+        large = self.encoder != "resnet50" or self.image_size >= 32
+        require(large, f"image_size must be at least 32 for resnet50, got {self.image_size}.")
         self.trunk()  # validates what is shared with AQuaMaM
 
     def trunk(self, **own: Any) -> ModelConfig:
@@ -77,29 +75,19 @@ class Encoder(nn.Module):
             self.small = PrefixEncoder(config.trunk())
 
     def forward(self, images: ImageInput) -> Float[Tensor, "batch features"]:
-        prepared = self.prepare(images)
+        device, side = next(self.parameters()).device, self.config.image_size
         if self.config.encoder == "category":
-            return self.table(prepared)
-        return self.resnet(prepared) if self.config.encoder == "resnet50" else self.small(prepared)
-
-    def prepare(self, images: ImageInput) -> Shaped[Tensor, "..."]:
-        device = next(self.parameters()).device
-        if self.config.encoder == "category":
-            return as_categories(images, self.config.categories).to(device)
-        size = (self.config.image_size, self.config.image_size)
-        return as_image_batch(images, channels=self.config.channels, size=size).to(device)
+            return self.table(as_categories(images, self.config.categories).to(device))
+        pixels = as_image_batch(images, channels=self.config.channels, size=(side, side)).to(device)
+        return self.resnet(pixels) if self.config.encoder == "resnet50" else self.small(pixels)
 
 
-class PrefixEncoder(nn.Module):
+class PrefixEncoder(Trunk):
     """AQuaMaM's own encoder: patches or stem, then the Transformer among image tokens and [START], the feature."""
 
     def __init__(self, trunk: ModelConfig):
         super().__init__()
-        self.embed: nn.Module
-        if trunk.embedding == "patches":
-            self.embed = PatchEmbedding(trunk.channels, trunk.patch_size, trunk.dim)
-        else:
-            self.embed = ConvStem(trunk.channels, trunk.stem, trunk.stem_blocks, trunk.dim, trunk.stem_norm)
+        self.embed = embedding(trunk)
         self.start = nn.Parameter(torch.zeros(trunk.dim))
         self.position = nn.Parameter(torch.empty(trunk.prefix_tokens + 1, trunk.dim))
         nn.init.normal_(self.position, std=0.02)
@@ -109,12 +97,7 @@ class PrefixEncoder(nn.Module):
         self.norm = nn.LayerNorm(trunk.dim)
 
     def forward(self, images: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
-        x = self.embed(normalise(images))
-        x = torch.cat([x, self.start.expand(len(x), 1, -1)], 1) + self.position
-        for i, block in enumerate(self.blocks):
-            last = i == len(self.blocks) - 1  # of which only [START] is read
-            x, _ = block.encode(x, slice(-1, None) if last else slice(None))  # type: ignore[operator]
-        return self.norm(x[:, -1])
+        return self.norm(self.encoded(normalise(images))[0])
 
 
 class Bottleneck(nn.Module):
@@ -170,20 +153,16 @@ class ResNet50(nn.Module):
     def load_imagenet(self, path: str | os.PathLike[str]) -> None:
         """Read a torchvision-format weight file (`.pth` or `.safetensors`); the classifier in it is left out."""
         path = Path(path)
-        if not path.is_file():
-            raise InputError(f"there is no weight file at {path}.")
+        require(path.is_file(), f"there is no weight file at {path}.")
         try:
             safe = path.suffix == ".safetensors"
             state = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
-            state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
             shapes = {name: tensor.shape for name, tensor in state.items()}
         except Exception as error:  # unpicklers and safetensors raise many kinds
             raise InputError(f"{path} is not a file of plain tensors; save a state_dict with torch.save.") from error
         own = self.state_dict()
         wrong = [name for name in own if shapes.get(name) != own[name].shape]
         if wrong:
-            raise InputError(
-                f"{path} is not a ResNet-50 in torchvision's format: {len(wrong)} of {len(own)} tensors are missing or "
-                f"of another shape, first {wrong[0]!r}; its file is called resnet50-*.pth there."
-            )
+            told = f"{len(wrong)} of {len(own)} tensors are missing or of another shape, first {wrong[0]!r}"
+            raise InputError(f"{path} is not a ResNet-50 in torchvision's format: {told}; try its resnet50-*.pth.")
         self.load_state_dict({name: state[name] for name in own})

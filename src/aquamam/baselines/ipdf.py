@@ -28,8 +28,8 @@ from torch.utils.checkpoint import checkpoint
 from aquamam.baselines.base import Baseline, ConditionedMLP, ascend
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
-from aquamam.errors import InputError
-from aquamam.geometry.directional import draw_category, draw_uniform
+from aquamam.errors import require
+from aquamam.geometry.directional import draw_category, draw_uniform, inverse_cdf
 from aquamam.geometry.grid import cell_volume, grid_points, grid_size, random_in_cell, so3_grid_chunks
 from aquamam.geometry.rotations import as_unit_quat, inverse, multiply, quat_to_matrix, random_quat
 from aquamam.network.images import ImageInput
@@ -57,13 +57,12 @@ class IPDFConfig(EncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "width", "octaves", "negatives")
-        if self.depth < 0 or self.ascent_steps < 0:
-            raise InputError(f"depth and ascent_steps must not be negative, got {self.depth} and {self.ascent_steps}.")
+        steps = self.ascent_steps
+        require(min(self.depth, steps) >= 0, f"depth and ascent_steps must not be negative, got {self.depth}, {steps}.")
         grid_size(self.level)
-        if self.normaliser not in ("grid", "truth"):
-            raise InputError(f"normaliser must be grid or truth, got {self.normaliser!r}.")
-        if self.samples not in ("cells", "points"):
-            raise InputError(f"samples must be cells or points, got {self.samples!r}.")
+        known = self.normaliser in ("grid", "truth")
+        require(known, f"normaliser must be grid or truth, got {self.normaliser!r}.")
+        require(self.samples in ("cells", "points"), f"samples must be cells or points, got {self.samples!r}.")
 
 
 def encode_rotation(q: Float[Tensor, "*batch 4"], octaves: int) -> Float[Tensor, "*batch inputs"]:
@@ -193,9 +192,8 @@ class IPDFPosterior(RotationDistribution):
             start = number * self._rows
             members = torch.arange(start, min(start + self._rows, grid_size(self.config.level)))
             q = grid_points(members, self.config.level)[:, None].to(index.device)
-            cumulative = self.scores(q).softmax(0).cumsum(0).T.contiguous()
-            found = torch.searchsorted(cumulative, (u * cumulative[:, -1]).T.contiguous(), right=True).T
-            index = torch.where(piece == number, start + found.clamp_max(len(members) - 1), index)
+            found = inverse_cdf(self.scores(q).softmax(0).T, u.T).T
+            index = torch.where(piece == number, start + found, index)
         if self.config.samples == "cells":
             return random_in_cell(index, self.config.level, generator=generator, dtype=torch.float32)
         return grid_points(index, self.config.level, dtype=torch.float32)

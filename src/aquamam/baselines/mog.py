@@ -19,9 +19,9 @@ from torch import Tensor
 from aquamam.baselines.base import Baseline
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.cells import SMALLEST
-from aquamam.geometry.directional import draw_normal, draw_uniform
+from aquamam.geometry.directional import draw_normal, draw_uniform, inverse_cdf
 from aquamam.geometry.rotations import canonical
 from aquamam.network.images import ImageInput
 from aquamam.network.model import AQuaMaM, ModelConfig, Prefix
@@ -36,8 +36,8 @@ class MoGConfig(EncoderConfig):
     tokens: int = 196  # for encoder="category"
 
     def __post_init__(self) -> None:
-        if self.encoder == "resnet50":
-            raise InputError("AQuaMaM-MoG is a Transformer over image tokens, and resnet50 gives none; try stem.")
+        tokens = self.encoder != "resnet50"
+        require(tokens, "AQuaMaM-MoG is a Transformer over image tokens, and resnet50 gives none; try stem.")
         require_positive(self, "components", "min_std", "octaves", "tokens")
         super().__post_init__()
 
@@ -102,11 +102,9 @@ class GaussianSentences(RotationDistribution):
 
     def _sample(self, count: int, generator: Generator) -> Rotations:
         def choose(mixture: Mixture, room: Tensor) -> Tensor:
-            u = draw_uniform((*room.shape, 1), generator, room.device)
-            cumulative = mixture.log_weight.exp().cumsum(-1).expand(*room.shape, -1).contiguous()
-            index = torch.searchsorted(cumulative, u * cumulative[..., -1:], right=True)
-            index = index.clamp_max(cumulative.shape[-1] - 1)
-            mean, log_std = (part.expand_as(cumulative).gather(-1, index).squeeze(-1) for part in mixture[1:])
+            log_weight, *others = (part.expand(*room.shape, -1) for part in mixture)
+            index = inverse_cdf(log_weight.exp(), draw_uniform((*room.shape, 1), generator, room.device))
+            mean, log_std = (part.gather(-1, index).squeeze(-1) for part in others)
             return mean + log_std.exp() * draw_normal(tuple(room.shape), generator, room.device)
 
         return torch.cat([self._decode(n, choose) for n in self._chunks(count)])

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributions import Normal, kl_divergence
 
 from aquamam.baselines.base import Baseline, ConditionedMLP, MixturePosterior, best_draw, head
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.config import require_positive
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.cells import SMALLEST
 from aquamam.geometry.directional import draw_normal, log_von_mises, sample_von_mises
 from aquamam.geometry.rotations import as_unit_quat, euler_to_quat, quat_to_euler, quat_to_matrix
@@ -39,11 +40,8 @@ class EulerConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_case = self.euler.isupper() or self.euler.islower()
-        if sorted(self.euler.upper()) != ["X", "Y", "Z"] or not one_case:
-            raise InputError(
-                f"euler must name three different axes in one case, got {self.euler!r}; YXZ is the paper's."
-            )
+        good = sorted(self.euler) in (["X", "Y", "Z"], ["x", "y", "z"])
+        require(good, f"euler must name three different axes in one case, got {self.euler!r}; YXZ is the paper's.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +119,8 @@ class VonMisesCVAEConfig(EulerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(self, "latent", "width")
-        if self.draws < 2 or self.draws % 2:
-            raise InputError(f"draws must be even and at least 2, half for each proposal, got {self.draws}; try 512.")
+        even = self.draws >= 2 and self.draws % 2 == 0
+        require(even, f"draws must be even and at least 2, half for each proposal, got {self.draws}; try 512.")
 
 
 class VonMisesCVAE(Baseline):
@@ -145,24 +143,15 @@ class VonMisesCVAE(Baseline):
         return self.posterior(images).lower_bound(as_unit_quat(q), generator)
 
 
-class Gaussian:
-    """Independent normal distributions along the last axis."""
+def gaussian(outputs: Float[Tensor, "*batch twolatent"]) -> Normal:
+    """Independent normal distributions of latents, from means and log deviations."""
+    mean, log_std = outputs.double().chunk(2, -1)
+    std = torch.exp(3 * torch.tanh(log_std / 3))  # from 1/20 to 20, so that no weight explodes
+    return Normal(mean, std, validate_args=False)
 
-    def __init__(self, outputs: Float[Tensor, "*batch twolatent"]):
-        self.mean, log_std = outputs.double().chunk(2, -1)
-        self.log_std = 3 * torch.tanh(log_std / 3)  # a deviation from 1/20 to 20, so that no weight explodes
 
-    def at(self, noise: Tensor) -> Tensor:
-        return self.mean + self.log_std.exp() * noise
-
-    def log_prob(self, h: Tensor) -> Tensor:
-        z = (h - self.mean) * torch.exp(-self.log_std)
-        return (-0.5 * z.square() - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
-
-    def divergence_from(self, prior: "Gaussian") -> Tensor:
-        ratio = torch.exp(2 * (self.log_std - prior.log_std))
-        shift = ((self.mean - prior.mean) * torch.exp(-prior.log_std)).square()
-        return (0.5 * (ratio + shift - 1) - self.log_std + prior.log_std).sum(-1)
+def _at(normal: Normal, noise: Tensor) -> Tensor:
+    return normal.mean + normal.stddev * noise
 
 
 class LatentVonMises(RotationDistribution):
@@ -177,7 +166,7 @@ class LatentVonMises(RotationDistribution):
     def __init__(self, model: VonMisesCVAE, features: Float[Tensor, "batch features"]):
         super().__init__(len(features), row_floats=model.config.draws * (2 * model.config.width + 64))
         self.model, self.features = model, features
-        self.prior = Gaussian(model.prior(features))
+        self.prior = gaussian(model.prior(features))
         self.decoder_context = model.decoder.context(features)
         self.recognition_context = model.recognition.context(features)
 
@@ -187,8 +176,8 @@ class LatentVonMises(RotationDistribution):
     def _decode(self, h: Float[Tensor, "*draws batch latent"]) -> tuple[Tensor, Tensor]:
         return _angles(self.model.decoder(self.decoder_context, h.float()))
 
-    def _recognise(self, q: Rotations) -> Gaussian:
-        return Gaussian(self.model.recognition(self.recognition_context, quat_to_matrix(q).flatten(-2).float()))
+    def _recognise(self, q: Rotations) -> Normal:
+        return gaussian(self.model.recognition(self.recognition_context, quat_to_matrix(q).flatten(-2).float()))
 
     def conditional(self, q: Tensor, h: Tensor) -> Tensor:
         return log_euler_density(q, *self._decode(h), self.model.config.euler)
@@ -201,12 +190,12 @@ class LatentVonMises(RotationDistribution):
 
     def _log_prob(self, q: Rotations) -> Densities:
         recognised = self._recognise(q)
-        from_prior = self.prior.at(self._noise(0)).unsqueeze(1)  # (draws / 2, 1, batch, latent)
-        from_recognised = recognised.at(self._noise(1).unsqueeze(1))  # (draws / 2, rotations, batch, latent)
+        from_prior = _at(self.prior, self._noise(0)).unsqueeze(1)  # (draws / 2, 1, batch, latent)
+        from_recognised = _at(recognised, self._noise(1).unsqueeze(1))  # (draws / 2, rotations, batch, latent)
         parts = []
         for h in (from_prior, from_recognised):
-            log_prior = self.prior.log_prob(h)
-            log_proposal = torch.logaddexp(log_prior, recognised.log_prob(h)) - math.log(2)
+            log_prior = self.prior.log_prob(h).sum(-1)
+            log_proposal = torch.logaddexp(log_prior, recognised.log_prob(h).sum(-1)) - math.log(2)
             parts.append(self.conditional(q, h) + log_prior - log_proposal)
         return torch.cat(parts).logsumexp(0) - math.log(self.model.config.draws)
 
@@ -214,10 +203,10 @@ class LatentVonMises(RotationDistribution):
         """A one-draw estimate of the evidence's lower bound on log p(q)."""
         recognised = self._recognise(q)
         noise = draw_normal(tuple(recognised.mean.shape), generator, q.device)
-        return self.conditional(q, recognised.at(noise)) - recognised.divergence_from(self.prior)
+        return self.conditional(q, _at(recognised, noise)) - kl_divergence(recognised, self.prior).sum(-1)
 
     def _sample(self, count: int, generator: Generator) -> Rotations:
-        h = self.prior.at(draw_normal((count, *self.prior.mean.shape), generator, self.features.device))
+        h = _at(self.prior, draw_normal((count, *self.prior.mean.shape), generator, self.features.device))
         angles = sample_von_mises(*self._decode(h), generator=generator)
         return euler_to_quat(angles, self.model.config.euler).float()
 

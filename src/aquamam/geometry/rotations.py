@@ -85,17 +85,13 @@ def convert_log_density(log_p: Number, to: str = "pi2", from_: str = "pi2") -> N
 
 def multiply(p: Float[Tensor, "*#batch 4"], q: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "... 4"]:
     """The rotation q followed by p, the Hamilton product pq of xyzw quaternions, canonical."""
-    return canonical(_hamilton(p, q))
-
-
-def _hamilton(p: Tensor, q: Tensor) -> Tensor:
     px, py, pz, pw = p.unbind(-1)
     qx, qy, qz, qw = q.unbind(-1)
     x = pw * qx + px * qw + py * qz - pz * qy
     y = pw * qy - px * qz + py * qw + pz * qx
     z = pw * qz + px * qy - py * qx + pz * qw
     w = pw * qw - px * qx - py * qy - pz * qz
-    return torch.stack((x, y, z, w), -1)
+    return canonical(torch.stack((x, y, z, w), -1))
 
 
 def inverse(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
@@ -116,8 +112,8 @@ def geodesic_angle(q1: Float[Tensor, "*#batch 4"], q2: Float[Tensor, "*#batch 4"
 
     Accurate near 0 and near pi, where arccos is not; its gradients are finite everywhere (zero at q1 = q2).
     """
-    r = _hamilton(inverse(q1), q2)
-    return 2 * torch.atan2(torch.linalg.vector_norm(r[..., :3], dim=-1), r[..., 3].abs())
+    r = multiply(inverse(q1), q2)
+    return 2 * torch.atan2(torch.linalg.vector_norm(r[..., :3], dim=-1), r[..., 3])
 
 
 def slerp(
@@ -208,8 +204,8 @@ def euler_to_quat(
         parts = [torch.zeros_like(h)] * 3 + [torch.cos(h)]
         parts[axis] = torch.sin(h)
         step = torch.stack(parts, -1)
-        q = _hamilton(q, step) if intrinsic else _hamilton(step, q)
-    return canonical(q)
+        q = multiply(q, step) if intrinsic else multiply(step, q)
+    return q
 
 
 def quat_to_euler(q: Float[Tensor, "*batch 4"], convention: str) -> Float[Tensor, "*batch 3"]:
@@ -225,7 +221,7 @@ def quat_to_euler(q: Float[Tensor, "*batch 4"], convention: str) -> Float[Tensor
     parity = 1.0 if (j - i) % 3 == 1 else -1.0
     quarter = q.new_zeros(4)
     quarter[[j, 3]] = math.sqrt(0.5)
-    q = _hamilton(q, quarter)
+    q = multiply(q, quarter)
     outer, inner = torch.hypot(q[..., j], q[..., k]), torch.hypot(q[..., i], q[..., 3])
     total, difference = torch.atan2(q[..., i], q[..., 3]), torch.atan2(parity * q[..., k], q[..., j])
     first, middle, last = total + difference, 2 * torch.atan2(outer, inner) - math.pi / 2, parity * (difference - total)

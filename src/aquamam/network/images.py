@@ -104,28 +104,21 @@ def as_image_batch(images: ImageInput, *, channels: int, size: tuple[int, int]) 
     """Validate and stack to (B, channels, H, W). PIL images are resized; for tensors that would be a guess."""
     if isinstance(images, Image.Image):
         images = [images]
-    if not isinstance(images, Tensor):
-        if not isinstance(images, (list, tuple)) or not all(isinstance(i, (Tensor, Image.Image)) for i in images):
-            came = f"got {type(images).__name__}; try PIL.Image.open(path)"
-            raise InputError(f"images must be a tensor, a PIL image or a list of them, {came}.")
+    if isinstance(images, (list, tuple)) and all(isinstance(i, (Tensor, Image.Image)) for i in images):
         parts = [i if isinstance(i, Tensor) else pil_to_tensor(i, channels, size) for i in images]
-        parts = [_check(p[None], channels, size)[0] for p in parts]
+        parts = [as_image_batch(p[None], channels=channels, size=size) for p in parts]
         parts = [p.float() / 255 if p.dtype == torch.uint8 else p.float() for p in parts]
-        return torch.stack(parts) if parts else torch.zeros((0, channels, *size))
-    return _check(images[None] if images.ndim == 3 else images, channels, size)
-
-
-def _check(images: Tensor, channels: int, size: tuple[int, int]) -> Tensor:
+        return torch.cat([torch.zeros((0, channels, *size)), *parts])
+    if not isinstance(images, Tensor):
+        came = f"got {type(images).__name__}; try PIL.Image.open(path)"
+        raise InputError(f"images must be a tensor, a PIL image or a list of them, {came}.")
+    images = images[None] if images.ndim == 3 else images
     if images.ndim != 4 or tuple(images.shape[1:]) != (channels, *size):
-        raise InputError(
-            f"images must have shape (B, {channels}, {size[0]}, {size[1]}), got {tuple(images.shape)}; "
-            "pass PIL images to have them resized, or use torch.nn.functional.interpolate."
-        )
-    if images.dtype == torch.uint8:
-        return images
-    if not images.is_floating_point():
+        rule = f"images must have shape (B, {channels}, {size[0]}, {size[1]}), got {tuple(images.shape)}"
+        raise InputError(f"{rule}; pass PIL images to have them resized, or use torch.nn.functional.interpolate.")
+    if images.dtype != torch.uint8 and not images.is_floating_point():
         raise InputError(f"images must be uint8 or floating point, got {images.dtype}; try images.to(torch.uint8).")
-    if images.numel():
+    if images.is_floating_point() and images.numel():
         low, high = images.aminmax()
         if not (low >= -1e-3 and high <= 1 + 1e-3):  # also catches NaN
             came = f"got values from {low:.4g} to {high:.4g}; try images / 255"

@@ -110,6 +110,26 @@ class Block(nn.Module):
         return x + F.dropout(self.linear2(hidden), self.dropout, self.training)
 
 
+class Trunk(nn.Module):
+    """What encodes an image: its embedding, [START], positions and blocks."""
+
+    embed: nn.Module
+    start: nn.Parameter
+    position: nn.Parameter
+    blocks: nn.ModuleList
+
+    def encoded(self, images: Tensor) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]]:
+        """The last state of [START], and what every layer keeps of images in [-1, 1] or of categories."""
+        x, layers = self.embed(images), []
+        # shape[0], not len: the exporter would take a length for a constant
+        x = torch.cat([x, self.start.expand(x.shape[0], 1, -1)], 1) + self.position[: x.shape[1] + 1]
+        for block in self.blocks:
+            last = block is self.blocks[-1]  # of which only [START] is read
+            x, keys_values = block.encode(x, slice(-1, None) if last else slice(None))  # type: ignore[operator]
+            layers.append(keys_values)
+        return x[:, -1], layers
+
+
 class ComponentEmbedding(nn.Module):
     r"""$g_{q_c}$: NeRF-like encoding $[q, \sin(2^l \pi q), \cos(2^l \pi q)]_{l<L}$, then an MLP of d/4, d/2, d."""
 

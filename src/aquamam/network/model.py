@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from aquamam.config import Config
-from aquamam.errors import InputError
+from aquamam.config import Config, require_positive
+from aquamam.errors import require
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.symmetry import SymmetryGroup, told_symmetry
 from aquamam.network.images import ImageInput, as_categories, as_image_batch
@@ -23,10 +23,11 @@ from aquamam.network.layers import (
     ConvStem,
     KeysValues,
     PatchEmbedding,
+    Trunk,
     normalise,
 )
 from aquamam.posterior.calibration import Calibration
-from aquamam.posterior.distribution import Calibrated, Densities, Generator, RotationDistribution, Rotations
+from aquamam.posterior.distribution import Calibrated, Densities, RotationDistribution, Rotations
 from aquamam.posterior.equal_views import EqualViews, ViewClasses
 from aquamam.posterior.sentences import QuaternionSentences
 
@@ -59,33 +60,31 @@ class ModelConfig(Config):
     tokens: int = 196  # for embedding="category"
 
     def __post_init__(self) -> None:
-        if len(self.stem) != len(self.stem_blocks):
-            raise InputError(f"stem and stem_blocks must be equally long, got {self.stem} and {self.stem_blocks}.")
-        if self.stem_norm not in NORMS:
-            raise InputError(f"stem_norm must be {' or '.join(NORMS)}, got {self.stem_norm!r}.")
+        same = len(self.stem) == len(self.stem_blocks)
+        require(same, f"stem and stem_blocks must be equally long, got {self.stem} and {self.stem_blocks}.")
+        require(self.stem_norm in NORMS, f"stem_norm must be {' or '.join(NORMS)}, got {self.stem_norm!r}.")
         _ = self.cells  # checks what they need
-        if self.heads < 1 or self.dim % self.heads or self.dim % 4:
-            step = math.lcm(max(self.heads, 1), 4)
-            nearest = max(1, round(self.dim / step)) * step
-            came = f"got dim={self.dim}, heads={self.heads}; try dim={nearest}"
-            raise InputError(f"dim must be divisible by heads and by 4, {came}.")
-        if self.layers < 1 or self.hidden < 1:
-            raise InputError(f"layers and hidden must be positive, got layers={self.layers}, hidden={self.hidden}.")
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout must lie in [0, 1), got {self.dropout}.")
-        if self.embedding not in ("patches", "stem", "category"):
-            raise InputError(f"embedding must be patches, stem or category, got {self.embedding!r}.")
-        step = self.patch_size if self.embedding == "patches" else 2 ** len(self.stem)
-        if self.embedding != "category" and (step < 1 or self.image_size < step or self.image_size % step):
-            raise InputError(f"image_size must be a multiple of {step} for {self.embedding}, got {self.image_size}.")
+        require_positive(self, "heads", "layers", "hidden")
+        unit = math.lcm(self.heads, 4)
+        came = f"got dim={self.dim}, heads={self.heads}; try dim={max(1, round(self.dim / unit)) * unit}"
+        require(self.dim % unit == 0, f"dim must be divisible by heads and by 4, {came}.")
+        require(0 <= self.dropout < 1, f"dropout must lie in [0, 1), got {self.dropout}.")
+        known = ("patches", "stem", "category")
+        require(self.embedding in known, f"embedding must be one of {', '.join(known)}, got {self.embedding!r}.")
+        if self.embedding != "category":
+            fits = 0 < self.token_pixels <= self.image_size and self.image_size % self.token_pixels == 0
+            rule = f"image_size must be a multiple of {self.token_pixels} for {self.embedding}"
+            require(fits, f"{rule}, got {self.image_size}.")
+
+    @property
+    def token_pixels(self) -> int:
+        """Side of the square of pixels that a token stands for."""
+        return self.patch_size if self.embedding == "patches" else 2 ** len(self.stem)
 
     @property
     def prefix_tokens(self) -> int:
         """P in the paper."""
-        if self.embedding == "category":
-            return self.tokens
-        step = self.patch_size if self.embedding == "patches" else 2 ** len(self.stem)
-        return (self.image_size // step) ** 2
+        return self.tokens if self.embedding == "category" else (self.image_size // self.token_pixels) ** 2
 
     @cached_property
     def later_tokens(self) -> int:
@@ -120,7 +119,7 @@ class RotationModel(nn.Module):
 
     def posterior(self, images: ImageInput) -> RotationDistribution:
         """What the network alone says."""
-        raise NotImplementedError(f"{type(self).__name__} must define posterior.")
+        raise NotImplementedError
 
     def forward(self, images: ImageInput) -> RotationDistribution:
         """Posteriors of images: a tensor (B, C, H, W), uint8 or float in [0, 1]; PIL images; or categories (B,)."""
@@ -129,19 +128,11 @@ class RotationModel(nn.Module):
             posterior = EqualViews(posterior, self.view_classes)
         return Calibrated(posterior, self.calibration)
 
-    def objective(
-        self,
-        images: ImageInput,
-        q: Rotations,
-        *,
-        window: Float[Tensor, "batch 3"] | None = None,
-        smoothing: float = 0.0,
-        generator: Generator = None,
-    ) -> Densities:
+    def objective(self, images: ImageInput, q: Rotations, **options: Any) -> Densities:
         """What training makes large for each true rotation (xyzw): the log-likelihood, unless a system has another.
 
         Models with bins smear their labels by `smoothing` bins, and those with a pose learn the `window` of each crop
-        (`posterior.windows`), too; a generator is for systems that draw.
+        (`posterior.windows`), too; a `generator` is for systems that draw.
         """
         return self.posterior(images).log_prob(q)
 
@@ -151,10 +142,6 @@ class RotationModel(nn.Module):
         value = self.objective(images, q, **options)
         total = value.mean(0) if weights is None else (value * weights).sum(0)
         return -total.mean().float()
-
-    def prepare(self, images: ImageInput) -> Tensor:
-        """Validate and stack the input as the network reads it."""
-        raise NotImplementedError(f"{type(self).__name__} must define prepare.")
 
     def learn(self, /, **info: Any) -> None:
         """Add to the description that the checkpoint keeps; what it says of the object is used from now on."""
@@ -176,7 +163,16 @@ class RotationModel(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
 
-class AQuaMaM(RotationModel):
+def embedding(config: ModelConfig) -> nn.Module:
+    """The layers from an image or a category to tokens."""
+    if config.embedding == "category":
+        return CategoryEmbedding(config.categories, config.tokens, config.dim)
+    if config.embedding == "patches":
+        return PatchEmbedding(config.channels, config.patch_size, config.dim)
+    return ConvStem(config.channels, config.stem, config.stem_blocks, config.dim, config.stem_norm)
+
+
+class AQuaMaM(RotationModel, Trunk):
     """A Transformer that reads an image and models a quaternion's components one after the other as bins."""
 
     kind = "aquamam"
@@ -186,13 +182,7 @@ class AQuaMaM(RotationModel):
         super().__init__()
         self.config: ModelConfig = config
         self.cells = config.cells
-        self.embed: nn.Module
-        if config.embedding == "category":
-            self.embed = CategoryEmbedding(config.categories, config.tokens, config.dim)
-        elif config.embedding == "patches":
-            self.embed = PatchEmbedding(config.channels, config.patch_size, config.dim)
-        else:
-            self.embed = ConvStem(config.channels, config.stem, config.stem_blocks, config.dim, config.stem_norm)
+        self.embed = embedding(config)
         self.start = nn.Parameter(torch.zeros(config.dim))
         self.position = nn.Parameter(torch.empty(config.prefix_tokens + 1 + config.later_tokens, config.dim))
         nn.init.normal_(self.position, std=0.02)
@@ -215,26 +205,20 @@ class AQuaMaM(RotationModel):
         return QuaternionSentences(self.encode(images), self.cells)
 
     def objective(
-        self,
-        images: ImageInput,
-        q: Rotations,
-        *,
-        window: Float[Tensor, "batch 3"] | None = None,
-        smoothing: float = 0.0,
-        generator: Generator = None,
+        self, images: ImageInput, q: Rotations, *, window: Any = None, smoothing: float = 0.0, **options: Any
     ) -> Densities:
         return self.posterior(images).smoothed_log_prob(q, smoothing, window if self.config.pose else None)
 
     def encode(self, images: ImageInput) -> "Prefix":
         """Run the images through the network once; any number of rotations then costs two tokens each."""
-        prepared = self.prepare(images)
-        copies = None
-        if self.config.embedding == "category":  # equal inputs are encoded once
-            prepared, copies = prepared.unique(return_inverse=True)
-        start, layers = self.encoded(prepared if self.config.embedding == "category" else normalise(prepared))
-        if copies is not None and len(copies) != len(start):
-            start, layers = start[copies], [KeysValues(k[copies], v[copies]) for k, v in layers]
-        return Prefix(self, layers, start)
+        config, device = self.config, self.start.device
+        if config.embedding != "category":
+            size = (config.image_size, config.image_size)
+            pixels = as_image_batch(images, channels=config.channels, size=size).to(device)
+            return Prefix(self, *self.encoded(normalise(pixels)))
+        # equal categories are encoded once
+        categories, copies = as_categories(images, config.categories).to(device).unique(return_inverse=True)
+        return Prefix(self, *self.encoded(categories)).some(copies)
 
     def embedded_rotations(
         self, chart: Int[Tensor, "batch rotations"], seen: Float[Tensor, "batch rotations steps"], components: range
@@ -242,22 +226,11 @@ class AQuaMaM(RotationModel):
         """The tokens of some components: of the quaternion, then of the window, each brought to [-1, 1]."""
         first = len(self.position) - self.config.later_tokens
         scale = [self.cells.chart.half_width] * 3 + [1.0, 1.0]
-        tokens = [
-            self.components[c](seen[..., i] / scale[c]) + self.position[first + c] for i, c in enumerate(components)
-        ]
+        tokens = []
+        for c, value in zip(components, seen.unbind(-1)):
+            tokens.append(self.components[c](value / scale[c]) + self.position[first + c])
         x = torch.stack(tokens, 2)
         return x + self.chart_embed(chart)[:, :, None] if self.cells.chart.count > 1 else x
-
-    def encoded(self, images: Tensor) -> tuple[Float[Tensor, "batch dim"], list[KeysValues]]:
-        """The last state of [START], and what every layer keeps of images in [-1, 1] or of categories."""
-        x, layers = self.embed(images), []
-        # shape[0], not len: the exporter would take a length for a constant
-        x = torch.cat([x, self.start.expand(x.shape[0], 1, -1)], 1) + self.position[: x.shape[1] + 1]
-        for i, block in enumerate(self.blocks):
-            last = i == len(self.blocks) - 1  # of which only [START] is read
-            x, keys_values = block.encode(x, slice(-1, None) if last else slice(None))  # type: ignore[operator]
-            layers.append(keys_values)
-        return x[:, -1], layers
 
     def first_logits(self, start: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch first_tokens"]:
         """Logits of the first token from the last state of the encoder."""
@@ -273,26 +246,17 @@ class AQuaMaM(RotationModel):
         temperatures = self.calibration.temperatures[token : token + states.shape[-2]]
         return logits / states.new_tensor(temperatures)[:, None]
 
-    def prepare(self, images: ImageInput) -> Tensor:
-        if self.config.embedding == "category":
-            return as_categories(images, self.config.categories).to(self.start.device)
-        size = (self.config.image_size, self.config.image_size)
-        return as_image_batch(images, channels=self.config.channels, size=size).to(self.start.device)
-
 
 class Prefix:
     """Encoded images: the conditionals of AQuaMaM's posterior."""
 
-    def __init__(self, model: AQuaMaM, layers: list[KeysValues], start: Float[Tensor, "batch dim"]):
-        self.model = model
-        self.layers = layers
-        self.start = start
-        self.batch = len(start)
+    def __init__(self, model: AQuaMaM, start: Float[Tensor, "batch dim"], layers: list[KeysValues]):
+        self.model, self.start, self.layers, self.batch = model, start, layers, len(start)
         config = model.config
         self.row_floats = 2 * (3 * config.heads * len(model.position) + 2 * config.hidden + 10 * config.dim)
 
     def some(self, images: Tensor | slice) -> "Prefix":
-        return Prefix(self.model, [KeysValues(k[images], v[images]) for k, v in self.layers], self.start[images])
+        return Prefix(self.model, self.start[images], [KeysValues(k[images], v[images]) for k, v in self.layers])
 
     @property
     def image_state(self) -> Float[Tensor, "batch dim"]:
@@ -308,24 +272,10 @@ class Prefix:
         seen: Float[Tensor, "rotations batch steps"],
         past: tuple[Tensor, ...] = (),
     ) -> tuple[Float[Tensor, "rotations batch steps bins"], tuple[Tensor, ...]]:
-        states, own = self.states(chart, seen, past)
-        done = past[0].shape[2] if past else 0
-        return self.model.later_logits(states, 1 + done), own
-
-    def states(
-        self,
-        chart: Int[Tensor, "rotations batch"],
-        seen: Float[Tensor, "rotations batch steps"],
-        past: tuple[Tensor, ...] = (),
-    ) -> tuple[Float[Tensor, "rotations batch steps dim"], tuple[Tensor, ...]]:
-        """What the head reads to give the logits of `rest`: with many bins it is far smaller than they are."""
-        model = self.model
-        done = past[0].shape[2] if past else 0
+        model, done, own = self.model, past[0].shape[2] if past else 0, []
         # inside, the images come first: all rotations of an image are then one matrix
-        steps = range(done, done + seen.shape[-1])
-        x = model.embedded_rotations(chart.T, seen.transpose(0, 1), steps)
-        own = []
+        x = model.embedded_rotations(chart.T, seen.transpose(0, 1), range(done, done + seen.shape[-1]))
         for i, (block, image) in enumerate(zip(model.blocks, self.layers)):
             x, state = block.extend(x, image, past[i].transpose(0, 1) if past else None)  # type: ignore[operator]
             own.append(state.transpose(0, 1))
-        return model.norm(x).transpose(0, 1), tuple(own)
+        return model.later_logits(model.norm(x).transpose(0, 1), 1 + done), tuple(own)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.rotations import quat_to_matrix, quat_to_rotvec
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.posterior.distribution import RotationDistribution
@@ -50,11 +50,11 @@ class Folded(Certainty):
     order: int | float  # of the group
 
     @classmethod
-    def of(cls, q: Samples, best: Quaternion, group: SymmetryGroup, radius_deg: float | None = None) -> "Folded":
+    def of(cls, q: Samples, best: Quaternion, group: SymmetryGroup) -> "Folded":
         """From samples and the prediction (xyzw)."""
         near = group.nearest(q.double().cpu(), best.double().cpu())
         shares = shares_within(angles_deg(best[None].cpu(), near)[0])
-        return cls(order=group.order, shares=shares, modes=tuple(cluster(near, radius_deg).modes))
+        return cls(order=group.order, shares=shares, modes=tuple(cluster(near).modes))
 
     @property
     def words(self) -> str:
@@ -106,33 +106,31 @@ def answers(
     *,
     strategy: str = "greedy",
     symmetry: SymmetryGroup | None = None,
-    radius_deg: float | None = None,
     generator: torch.Generator | None = None,
 ) -> list[Answer]:
     """The answer for each image, also up to the object's symmetry if given; `strategy` is that of `predict`.
 
     With 0 samples it is the prediction and its density alone.
     """
-    if 0 < samples <= NEIGHBOURS:
-        raise InputError(f"modes need more than {NEIGHBOURS} samples, got {samples}; 1000 tell four modes from one.")
-    if len(posterior.batch_shape) != 1:
-        raise InputError(f"answers are found for a flat batch of images, got batch {tuple(posterior.batch_shape)}.")
-    drawn = posterior.sample((samples,), generator=generator).double() if samples else None
+    enough = samples == 0 or samples > NEIGHBOURS
+    require(enough, f"modes need more than {NEIGHBOURS} samples, got {samples}; 1000 tell four modes from one.")
+    shape = tuple(posterior.batch_shape)
+    require(len(shape) == 1, f"answers are found for a flat batch of images, got batch {shape}.")
+    drawn = posterior.sample((samples,), generator=generator).double()
     with torch.no_grad():
         predicted = posterior.predict(strategy, generator=generator)
         log_density = posterior.log_prob(predicted).tolist()
         typicality = posterior.typicality
-    ceiling, typical = float(posterior.ceiling), [None] * len(predicted) if typicality is None else typicality.tolist()
-    found = [
-        Answer(quaternion=as_tuple(q), log_density=log_p, ceiling=ceiling, typicality=p, shares={}, modes=())
-        for q, log_p, p in zip(predicted, log_density, typical)
-    ]
-    for i, q in enumerate(drawn.unbind(1) if drawn is not None else ()):
-        best = predicted[i].double()
-        folded = None if symmetry is None else Folded.of(q, best, symmetry, radius_deg)
-        shares, modes = shares_within(angles_deg(best[None], q)[0]), tuple(cluster(q, radius_deg).modes)
-        found[i] = replace(found[i], shares=shares, modes=modes, folded=folded)
-    return found if drawn is None else with_densities(posterior, found, drawn.device)
+    typical = [None] * len(predicted) if typicality is None else typicality.tolist()
+    found = []
+    for q, best, log_p, p in zip(drawn.unbind(1), predicted, log_density, typical):
+        told: dict[str, Any] = {"shares": {}, "modes": ()}
+        if samples:
+            told = {"shares": shares_within(angles_deg(best[None], q)[0]), "modes": tuple(cluster(q).modes)}
+            told["folded"] = None if symmetry is None else Folded.of(q, best, symmetry)
+        about: dict[str, Any] = {"log_density": log_p, "ceiling": float(posterior.ceiling), "typicality": p}
+        found.append(Answer(quaternion=as_tuple(best), **about, **told))
+    return with_densities(posterior, found, drawn.device) if samples else found
 
 
 def shares_within(angle: Float[Tensor, "n"]) -> dict[int, float]:
@@ -148,10 +146,10 @@ def with_densities(posterior: RotationDistribution, found: list[Answer], device:
     for i, modes in enumerate(every):
         where[: len(modes), i] = torch.tensor([mode.quaternion for mode in modes], dtype=torch.float64).reshape(-1, 4)
     with torch.no_grad():
-        log_p = posterior.log_prob(where.to(device)).cpu()
+        log_p = posterior.log_prob(where.to(device)).T.tolist()
     done = []
-    for i, one in enumerate(found):
-        modes = [replace(mode, log_density=float(log_p[k, i])) for k, mode in enumerate(every[i])]
+    for one, modes, densities in zip(found, every, log_p):
+        modes = [replace(mode, log_density=p) for mode, p in zip(modes, densities)]
         own, others = tuple(modes[: len(one.modes)]), tuple(modes[len(one.modes) :])
         done.append(replace(one, modes=own, folded=one.folded and replace(one.folded, modes=others)))
     return done

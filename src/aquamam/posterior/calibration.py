@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 
 TOKENS = 6  # of a rotation and a window
 
@@ -28,23 +28,17 @@ class ConformalScores:
         edges = torch.tensor(self.edges, dtype=torch.float64)
         return masses[torch.searchsorted(edges, spread.double().cpu().contiguous())].to(spread.device)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ConformalScores":
-        """The inverse of `to_dict`."""
+        """From the plain values of JSON."""
         try:
-            scores = tuple(tuple(float(score) for score in group) for group in data["scores"])
+            scores = tuple(tuple(map(float, group)) for group in data["scores"])
             found = cls(samples=int(data["samples"]), scores=scores, edges=tuple(map(float, data.get("edges", ()))))
             if found.samples < 1 or len(found.edges) != len(scores) - 1:
                 raise ValueError("there must be one edge less than groups")
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"conformal scores must hold samples, scores in groups and the edges between them, got {data!r:.60}; "
-                "calibrate the model again."
-            ) from error
+            rule = "conformal scores must hold samples, scores in groups and the edges between them"
+            raise InputError(f"{rule}, got {data!r:.60}; calibrate the model again.") from error
         return found
 
 
@@ -99,10 +93,9 @@ class Calibration:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperatures", (*self.temperatures, *[1.0] * (TOKENS - len(self.temperatures))))
-        if len(self.temperatures) != TOKENS or not all(0 < t < math.inf for t in self.temperatures):
-            raise InputError(f"temperatures must be positive numbers, one for each token, got {self.temperatures}.")
-        if not 0 <= self.floor < 1:
-            raise InputError(f"the floor must be a share from 0 to less than 1, got {self.floor}; 0.01 is a usual one.")
+        good = len(self.temperatures) == TOKENS and all(0 < t < math.inf for t in self.temperatures)
+        require(good, f"temperatures must be positive numbers, one for each token, got {self.temperatures}.")
+        require(0 <= self.floor < 1, f"the floor must be a share from 0 to less than 1, got {self.floor}; try 0.01.")
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -112,18 +105,16 @@ class Calibration:
     def from_dict(cls, data: Mapping[str, Any]) -> "Calibration":
         """The inverse of `to_dict`."""
         try:
-            temperatures = tuple(map(float, data.get("temperatures", ())))
-            floor, scores, typical = float(data.get("floor", 0)), data.get("scores"), data.get("typicality")
-            typicality = typical and Typicality(
-                mean=tuple(typical["mean"]),
-                directions=tuple(map(tuple, typical["directions"])),
-                rest=float(typical["rest"]),
-                usual=tuple(map(tuple, typical["usual"])),
-                scores=tuple(typical["scores"]),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"a calibration must hold temperatures, floor, scores and typicality, got {data!r:.60}."
-            ) from error
+            temperatures, floor = tuple(map(float, data.get("temperatures", ()))), float(data.get("floor", 0))
+            scores, typical = data.get("scores"), data.get("typicality")
+            typicality = typical and Typicality(**{name: _tuples(value) for name, value in typical.items()})
+        except (AttributeError, TypeError, ValueError) as error:
+            rule = "a calibration must hold temperatures, floor, scores and typicality"
+            raise InputError(f"{rule}, got {data!r:.60}.") from error
         found = scores and ConformalScores.from_dict(scores)
         return cls(temperatures=temperatures, floor=floor, scores=found, typicality=typicality)
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists only."""
+    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value

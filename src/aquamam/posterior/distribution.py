@@ -102,8 +102,15 @@ class RotationDistribution(Distribution):
 
         With respect to volume pi^2 (uniform = -2.2895) unless `measure` asks for "1" or "8pi2".
         """
-        q, sample_shape = self._flatten(value)
-        log_p = self._log_probs(q)
+        q, sample_shape = as_unit_quat(value), value.shape[:-1][: max(0, value.ndim - 1 - len(self.batch_shape))]
+        try:
+            q = q.expand(*sample_shape, *self.batch_shape, 4)
+        except RuntimeError:
+            rule = f"quaternions must have shape (*sample, *batch, 4) with batch {tuple(self.batch_shape)}"
+            told = f"{rule}, got {tuple(value.shape)}; for many rotations of each image try q[:, None, :]."
+            raise InputError(told) from None
+        # the images are the last axis of the batch shape, or there is one image: either way this is the layout
+        log_p = self._log_probs(q.reshape(sample_shape.numel() * self._copies, self._batch, 4))
         return convert_log_density(log_p.reshape(sample_shape + self.batch_shape).to(value.dtype), to=measure)
 
     def sample(self, sample_shape: Any = (), *, generator: Generator = None) -> Tensor:
@@ -167,19 +174,6 @@ class RotationDistribution(Distribution):
     def _log_probs(self, q: Rotations) -> Densities:
         """`_log_prob` of any number of rotations."""
         return torch.cat([*map(self._log_prob, q.split(self._chunks(len(q))))])
-
-    def _flatten(self, value: Tensor) -> tuple[Rotations, torch.Size]:
-        """Checked quaternions in the layout of `_log_prob`, and their sample shape."""
-        shape, q = (*value.shape[:-1],), as_unit_quat(value)
-        sample_shape = torch.Size(shape[: max(0, len(shape) - len(self.batch_shape))])
-        try:
-            q = q.expand(*sample_shape, *self.batch_shape, 4)
-        except RuntimeError:
-            rule = f"quaternions must have shape (*sample, *batch, 4) with batch {tuple(self.batch_shape)}"
-            told = f"{rule}, got {tuple(value.shape)}; for many rotations of each image try q[:, None, :]."
-            raise InputError(told) from None
-        # the images are the last axis of the batch shape, or there is one image: either way this is the layout
-        return q.reshape(sample_shape.numel() * self._copies, self._batch, 4), sample_shape
 
 
 class Wrapped(RotationDistribution):

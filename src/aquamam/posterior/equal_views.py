@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from aquamam.errors import InputError
-from aquamam.geometry.rotations import as_unit_quat, inverse, multiply, rotate
+from aquamam.errors import InputError, require
+from aquamam.geometry.rotations import as_unit_quat, multiply, quat_to_matrix
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.posterior.distribution import RotationDistribution, TopK, Wrapped
+from aquamam.posterior.distribution import Densities, Generator, RotationDistribution, Rotations, TopK, Wrapped
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,11 +39,9 @@ class ViewClasses:
 
     def __post_init__(self) -> None:
         group = SymmetryGroup(elements=self.elements)  # which checks that it is one
-        if self.changed.shape != (len(self.elements), len(self.planes)) or bool(self.changed[0].any()):
-            raise InputError(
-                "view classes need a mark for each element and plane, none of them for the identity, got "
-                f"{len(self.elements)} elements, {len(self.planes)} planes and marks {tuple(self.changed.shape)}."
-            )
+        fits = self.changed.shape == (len(self.elements), len(self.planes)) and not bool(self.changed[0].any())
+        came = f"{len(self.elements)} elements, {len(self.planes)} planes and marks {tuple(self.changed.shape)}"
+        require(fits, f"view classes need a mark for each element and plane, none for the identity, got {came}.")
         product = (multiply(group.elements[:, None], group.elements) @ group.elements.mT).abs().argmax(-1)
         object.__setattr__(self, "elements", group.elements)
         object.__setattr__(self, "product", product)
@@ -56,11 +54,11 @@ class ViewClasses:
         by some points only, a view at the edge of one may not.
         """
         flat = q.reshape(-1, 4).double()
-        camera = rotate(inverse(flat), flat.new_tensor([0.0, 0.0, self.distance]))  # in the object's frame
+        camera = self.distance * quat_to_matrix(flat)[:, 2]  # in the object's frame
         same = self._same(camera)
         several = (same.sum(-1) > 1).nonzero()[:, 0]
-        elements = self.elements.to(flat)
-        theirs = self._same(rotate(inverse(elements), camera[several, None]))  # (n, g, h): as q g and q g h are
+        elements = quat_to_matrix(self.elements.to(flat))
+        theirs = self._same(camera[several, None, None] @ elements)[:, :, 0]  # (n, g, h): as q g and q g h are
         mine = same[several][:, self.product]  # as q and q g h are
         agreed = ((theirs == mine).all(-1) | ~same[several]).all(-1)
         same[several[~agreed], 1:] = False
@@ -71,7 +69,7 @@ class ViewClasses:
         shown = camera @ planes[:, :3].mT > planes[:, 3]
         return shown.float() @ self.changed.to(camera.device).float().mT == 0
 
-    def draw(self, q: Float[Tensor, "*shape 4"], generator: torch.Generator | None = None) -> Float[Tensor, "*shape 4"]:
+    def draw(self, q: Float[Tensor, "*shape 4"], generator: Generator = None) -> Float[Tensor, "*shape 4"]:
         """One of the class of each rotation, all equally likely."""
         member = self.members(q)
         u = torch.rand(q.shape[:-1], generator=generator, dtype=torch.float64, device=q.device)
@@ -95,10 +93,8 @@ class ViewClasses:
             changed = torch.tensor([[mark == "1" for mark in row] for row in data["changed"]], dtype=torch.bool)
             distance = float(data["distance"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                f"view classes must hold turns, planes, changed and distance, got {data!r:.60}; "
-                "make the checkpoint again."
-            ) from error
+            rule = "view classes must hold turns, planes, changed and distance"
+            raise InputError(f"{rule}, got {data!r:.60}; make the checkpoint again.") from error
         return cls(elements=elements, planes=planes, changed=changed, distance=distance)
 
 
@@ -109,7 +105,7 @@ class EqualViews(Wrapped):
         super().__init__(inner)
         self.classes = classes
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         """The mean of the inner density over the class of each rotation."""
         log_p = self.inner._log_prob(q)
         member = self.classes.members(q)
@@ -127,7 +123,7 @@ class EqualViews(Wrapped):
         total = torch.exp(log_p.flatten() - highest).scatter_add(0, flat, torch.exp(others_log_p - highest[flat]))
         return (highest + total.log()).reshape(log_p.shape) - member.sum(-1).log()
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         return self.classes.draw(self.inner._sample(count, generator), generator)
 
     def _topk(self, k: int) -> TopK:

@@ -2,21 +2,19 @@
 
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aquamam.errors import InputError
-from aquamam.geometry.rotations import canonical, inverse, multiply
-from aquamam.posterior.distribution import Images, RotationDistribution, TopK, Wrapped
+from aquamam.errors import require
+from aquamam.geometry.rotations import inverse, multiply
+from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations, TopK, Wrapped
 
 FRAMES = ("opengl", "opencv")  # x right, y up, z towards the viewer (ours); x right, y down, z forward
 
 
 def check_frame(frame: str) -> str:
     """A frame's name, if it is one."""
-    if frame not in FRAMES:
-        raise InputError(f"a camera's frame is {' or '.join(FRAMES)}, got {frame!r}.")
+    require(frame in FRAMES, f"a camera's frame is {' or '.join(FRAMES)}, got {frame!r}.")
     return frame
 
 
@@ -28,15 +26,15 @@ class Rotated(Wrapped):
         self.by = by
 
     def _back(self, q: Tensor) -> Tensor:
-        return canonical(multiply(inverse(self.by.to(q)), q))
+        return multiply(inverse(self.by.to(q)), q)
 
     def _there(self, q: Tensor) -> Tensor:
-        return canonical(multiply(self.by.to(q.device), q.double())).to(q.dtype)
+        return multiply(self.by.to(q.device), q.double()).to(q.dtype)
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         return self.inner._log_prob(self._back(q))
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         return self._there(self.inner._sample(count, generator))
 
     def _mode(self) -> Float[Tensor, "batch 4"]:

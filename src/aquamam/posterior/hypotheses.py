@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.rotations import inverse, multiply, opencv_to_opengl, quat_to_matrix, quat_to_rotvec, rotate
 from aquamam.posterior.frames import check_frame
 from aquamam.posterior.modes import as_tuple, cluster
@@ -39,13 +39,8 @@ class Hypothesis:
         x, y, z = self.translation
         both = np.concatenate([_FLIP, _FLIP])
         q = opencv_to_opengl(torch.tensor(self.quaternion, dtype=torch.float64))
-        return replace(
-            self,
-            quaternion=as_tuple(q),
-            translation=(x, -y, -z),
-            covariance=self.covariance * np.outer(both, both),
-            frame=frame,
-        )
+        pose: Any = {"quaternion": as_tuple(q), "translation": (x, -y, -z), "frame": frame}
+        return replace(self, covariance=self.covariance * np.outer(both, both), **pose)
 
     @property
     def matrix(self) -> Float64[np.ndarray, "3 3"]:
@@ -81,16 +76,8 @@ def find_hypotheses(
         rotated = quat_to_rotvec(multiply(rotation[members], inverse(q)))
         off = torch.cat([translation[members] - t, rotated], -1)
         x, y, z = t.tolist()
-        covariance = (off.T @ off / len(off)).numpy()
-        hypotheses.append(
-            Hypothesis(
-                quaternion=mode.quaternion,
-                translation=(x, y, z),
-                score=mode.share,
-                covariance=covariance,
-                kind=mode.kind,
-            )
-        )
+        pose: Any = {"quaternion": mode.quaternion, "translation": (x, y, z), "kind": mode.kind}
+        hypotheses.append(Hypothesis(**pose, score=mode.share, covariance=(off.T @ off / len(off)).numpy()))
     return sorted(hypotheses, key=lambda one: -one.score)
 
 
@@ -109,18 +96,16 @@ def to_detection3d(
     the length of the mesh's unit. radius: of the parts in that unit, for their boxes. stamp: seconds and nanoseconds.
     """
     names = class_ids or [""] * len(found)
-    if len(names) != len(found):
-        raise InputError(f"each part needs a class, got {len(found)} parts and {len(names)} classes.")
+    counts = f"{len(found)} parts and {len(names)} classes"
+    require(len(names) == len(found), f"each part needs a class, got {counts}.")
     header = {"stamp": {"sec": stamp[0], "nanosec": stamp[1]}, "frame_id": frame_id}
     detections = []
     for number, (part, name) in enumerate(zip(found, names)):
         ordered = sorted(part, key=lambda one: -one.score)
         results = [_result(one.to_frame("opencv"), name, metres) for one in ordered]
         nowhere = {"position": dict.fromkeys("xyz", 0.0), "orientation": {**dict.fromkeys("xyz", 0.0), "w": 1.0}}
-        box = {
-            "center": results[0]["pose"]["pose"] if results else nowhere,
-            "size": dict.fromkeys("xyz", 2 * radius * metres),
-        }
+        place, size = results[0]["pose"]["pose"] if results else nowhere, dict.fromkeys("xyz", 2 * radius * metres)
+        box = {"center": place, "size": size}
         detections.append({"header": header, "results": results, "bbox": box, "id": str(number)})
     return {"header": header, "detections": detections}
 
@@ -133,7 +118,5 @@ def _result(one: Hypothesis, name: str, metres: float) -> dict[str, Any]:
         "orientation": dict(zip("xyzw", one.quaternion)),
     }
     covariance = (one.covariance * np.outer(scale, scale)).ravel().tolist()
-    return {
-        "hypothesis": {"class_id": name, "score": one.score},
-        "pose": {"pose": pose, "covariance": covariance},
-    }
+    hypothesis = {"class_id": name, "score": one.score}
+    return {"hypothesis": hypothesis, "pose": {"pose": pose, "covariance": covariance}}

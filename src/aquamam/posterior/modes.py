@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from aquamam.errors import InputError
 from aquamam.geometry.rotations import chordal_mean, inverse, multiply, quat_to_rotvec
 
 NEIGHBOURS = 5  # a sample with fewer within the radius is a straggler and links nothing
@@ -86,16 +85,14 @@ def angles_deg(p: Float[Tensor, "n 4"], q: Float[Tensor, "m 4"]) -> Float64[Tens
     return torch.rad2deg(2 * torch.arccos((p.double() @ q.double().T).abs().clamp_max(1)))
 
 
-def cluster(q: Float[Tensor, "n 4"], radius_deg: float | int | None = None) -> Clusters:
-    if radius_deg is not None and not 0 < radius_deg <= 180:
-        raise InputError(f"radius_deg must lie between 0 and 180 degrees, got {radius_deg}; try 10.")
+def cluster(q: Float[Tensor, "n 4"]) -> Clusters:
+    """The modes of samples, and which sample belongs to which."""
     q = q.double().cpu()
     if len(q) > MOST_SAMPLES:
-        first = cluster(q[:MOST_SAMPLES], radius_deg)
+        first = cluster(q[:MOST_SAMPLES])
         nearest = [angles_deg(part, q[:MOST_SAMPLES]).argmin(1) for part in q[MOST_SAMPLES:].split(MOST_SAMPLES)]
         return Clusters(np.concatenate([first.labels, first.labels[torch.cat(nearest).numpy()]]), first.modes)
-    found = _Samples(q).parts(None if radius_deg is None else float(radius_deg))
-    found.sort(key=lambda part: (-len(part.members), part.members[0]))
+    found = sorted(_Samples(q).parts(), key=lambda part: (-len(part.members), part.members[0]))
     largest = len(found[0].members) if found else 0
     found = [part for part in found if len(part.members) >= min(LEAST_SHARE * len(q), largest / 4)]
     # a region is what is left between the modes, unless they hold little
@@ -119,18 +116,18 @@ class _Samples:
     def __init__(self, q: Float64[Tensor, "n 4"]):
         self.q, self.angle = q, angles_deg(q, q).numpy()
 
-    def parts(self, radius: float | None) -> list[_Part]:
+    def parts(self) -> list[_Part]:
         """Linked samples. What a sharp mode's radius leaves over is linked with a radius of its own: a broad mode."""
         parts: list[_Part] = []
         rest = np.arange(len(self.q))
         while len(rest) > max(NEIGHBOURS, LEAST_SHARE * len(self.q)):
             angle = self.angle[np.ix_(rest, rest)]
-            labels = _linked(angle, _spacing(angle) if radius is None else radius)
+            labels = _linked(angle, _spacing(angle))
             new = [self.part(rest[labels == k]) for k in range(labels.max() + 1)]
             for broad in new if parts else ():
                 parts = self.merged(parts, broad)
             parts, rest = parts or new, rest[labels < 0]
-            if not new or radius is not None:
+            if not new:
                 break
         return self.bridged(parts)
 

@@ -9,13 +9,13 @@ new image with probability at least α, whatever the model, if that image is dra
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.rotations import LOG_UNIFORM, random_quat
 from aquamam.posterior.calibration import ConformalScores
 from aquamam.posterior.modes import NEIGHBOURS, Mode, angles_deg, cluster
@@ -35,8 +35,7 @@ class Estimate(NamedTuple):
 
 def check_level(level: float) -> None:
     """Refuse what is no probability."""
-    if not 0 < level < 1:
-        raise InputError(f"a level must lie between 0 and 1, got {level}; 0.9 asks for nine truths of ten.")
+    require(0 < level < 1, f"a level must lie between 0 and 1, got {level}; 0.9 asks for nine truths of ten.")
 
 
 def density_pit(truth: PerImage, samples: Float[Tensor, "samples *batch"], u: PerImage) -> PerImage:
@@ -153,7 +152,7 @@ def find_region(
     posterior: Any,
     level: float = 0.9,
     *,
-    calibration: ConformalScores | dict[str, Any] | bool | None = None,
+    calibration: ConformalScores | Literal[False] | None = None,
     samples: int | None = None,
     largest: float = LARGEST,
     generator: torch.Generator | None = None,
@@ -164,18 +163,16 @@ def find_region(
     samples: rotations drawn; a calibration fixes their number, since its scores were ranked among as many.
     """
     check_level(level)
-    if len(posterior.batch_shape) != 1:
-        raise InputError(f"regions are found for a flat batch of images, got batch {tuple(posterior.batch_shape)}.")
-    if not 0 < largest <= 1:
-        raise InputError(f"largest is a share of all rotations, between 0 and 1, got {largest}; default {LARGEST}.")
-    scores = ConformalScores.from_dict(calibration) if isinstance(calibration, dict) else calibration
-    if isinstance(scores, bool):
-        scores = None
-    if scores is not None and samples not in (None, scores.samples):
-        raise InputError(f"this calibration ranks among {scores.samples} samples, got samples={samples}; leave it out.")
-    count = scores.samples if scores is not None else SAMPLES if samples is None else samples
-    if count < 20:
-        raise InputError(f"a region needs at least 20 samples, got {count}; the default is {SAMPLES}.")
+    shape = tuple(posterior.batch_shape)
+    require(len(shape) == 1, f"regions are found for a flat batch of images, got batch {shape}.")
+    require(0 < largest <= 1, f"largest is a share of all rotations, between 0 and 1, got {largest}; try {LARGEST}.")
+    scores = calibration or None
+    count = SAMPLES if samples is None else samples
+    if scores is not None:
+        count = scores.samples
+        good = samples in (None, count)
+        require(good, f"this calibration ranks among {count} samples, got samples={samples}; leave it out.")
+    require(count >= 20, f"a region needs at least 20 samples, got {count}; the default is {SAMPLES}.")
     drawn = Drawn.of(posterior, count, generator)
     mass = torch.full_like(drawn.spread, level) if scores is None else scores.mass(level, drawn.spread)
     u = torch.rand(mass.shape, generator=generator, dtype=torch.float64, device=generator.device if generator else None)

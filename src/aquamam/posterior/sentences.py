@@ -99,8 +99,9 @@ class QuaternionSentences(RotationDistribution):
             place = windows.centre(windows.locate(window, self.cells.bins)[..., :2], self.cells.bins)
             seen = torch.cat([seen, self.cells.centre(cell[..., 2:]).float(), place.expand(len(seen), -1, -1)], -1)
         logits = self.conditionals.rest(point.chart, seen)[0].float()
-        rotation = [self.cells.restrict(logits[..., c - 1, :], cell[..., :c]) for c in (1, 2)]
-        return torch.cat([torch.stack(rotation, -2), logits[..., 2:, :]], -2)
+        second = self.cells.restrict(logits[..., 0, :], cell[..., :1])
+        third = self.cells.restrict(logits[..., 1, :], cell[..., :2])
+        return torch.cat([torch.stack([second, third], -2), logits[..., 2:, :]], -2)
 
     def smoothed_log_prob(self, q: Rotations, sigma: float = 0.0, window: Windows | None = None) -> Densities:
         """`log_prob` with each token's label smeared over the legal bins of its axis by a Gaussian of `sigma` bins: a
