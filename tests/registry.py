@@ -22,29 +22,15 @@ from aquamam.posterior.maps import within
 
 SMALL = {"dim": 16, "heads": 2, "layers": 1, "hidden": 32}
 STEM = {"embedding": "stem", "image_size": 16, "stem": (8, 8), "stem_blocks": (0, 1), "by_volume": True}
+PAPER = {"chart": "hemisphere", "density": "paper"}
+CATEGORY = {"embedding": "category", "tokens": 5, "chart": "hemisphere"}
 TOY = {"encoder": "category", "categories": 3, "category_features": 16, **SMALL}
 IPDF = {**TOY, "width": 32, "depth": 2, "octaves": 1}
 # name -> kind, config, and the noise on its weights that makes it far from uniform
 MODELS = {
     "stem": ("aquamam", {"bins": 30, **SMALL, "dim": 24, "layers": 2, **STEM}, 0.2),
-    "patches": (
-        "aquamam",
-        {
-            "bins": 31,
-            **SMALL,
-            "layers": 3,
-            "image_size": 16,
-            "patch_size": 8,
-            "chart": "hemisphere",
-            "density": "paper",
-        },
-        0.1,
-    ),
-    "category": (
-        "aquamam",
-        {"bins": 16, **SMALL, "layers": 2, "embedding": "category", "tokens": 5, "chart": "hemisphere"},
-        0.2,
-    ),
+    "patches": ("aquamam", {"bins": 31, **SMALL, "layers": 3, "image_size": 16, "patch_size": 8, **PAPER}, 0.1),
+    "category": ("aquamam", {"bins": 16, **SMALL, "layers": 2, **CATEGORY}, 0.2),
     "ipdf": ("ipdf", {**IPDF, "negatives": 255, "level": 2}, 0.15),
     "ipdf-truth": ("ipdf", {**IPDF, "negatives": 63, "level": 1, "normaliser": "truth"}, 0.15),
     "mog": ("mog", {**TOY, "components": 5, "tokens": 4}, 0.15),
@@ -52,7 +38,6 @@ MODELS = {
     "bingham-mixture": ("bingham", {**TOY, "components": 4}, 0.5),
     "bingham-winner": ("bingham", {**TOY, "components": 4, "training": "winner"}, 0.5),
     "vonmises": ("vonmises", {**TOY, "components": 4}, 0.4),
-    "vonmises-cvae": ("vonmises-cvae", {**TOY, "latent": 2, "width": 16, "draws": 64}, 0.3),
     "classification": ("classification", {**TOY, "level": 1}, 0.3),
     "flow": ("flow", {**TOY, "couplings": 2, "segments": 4, "width": 16, "ascent_steps": 3}, 0.1),
 }
@@ -157,7 +142,6 @@ POSTERIORS = {
     "bingham": of_model("bingham"),
     "bingham-mixture": of_model("bingham-mixture"),
     "vonmises": of_model("vonmises", greedy=True),
-    "vonmises-cvae": of_model("vonmises-cvae", mass_error=0.01, rotations=20),
     "classification": of_model("classification"),
     "flow": of_model("flow"),
 }

@@ -7,7 +7,7 @@ import torch
 from registry import TOY, wild
 
 from aquamam.baselines import ipdf
-from aquamam.baselines.ipdf import IPDF, IPDFConfig, encode_rotation
+from aquamam.baselines.ipdf import IPDF, IPDFConfig
 from aquamam.errors import InputError
 from aquamam.geometry.grid import cell_volume, grid_cell_of, so3_grid
 from aquamam.geometry.rotations import geodesic_angle, inverse, multiply, quat_to_matrix, random_quat
@@ -28,12 +28,10 @@ def plain_scores(model: IPDF, image: int, q: torch.Tensor) -> torch.Tensor:
         waves = []
         for octave in range(model.config.octaves):
             waves += [torch.sin(2**octave * math.pi * R), torch.cos(2**octave * math.pi * R)]
-        x = torch.relu(
-            net.image.weight @ feature + net.image.bias + net.query.weight @ torch.cat(waves) + net.query.bias
-        )
+        x = torch.relu(net.image(feature) + net.query(torch.cat(waves)))
         for layer in net.hidden:
-            x = torch.relu(layer.weight @ x + layer.bias)
-        scores.append((net.out.weight @ x + net.out.bias)[0])
+            x = torch.relu(layer(x))
+        scores.append(net.out(x)[0])
     model.net.float()
     return torch.stack(scores)
 
@@ -57,14 +55,6 @@ def test_scores_of_1000_rotations_agree_on_all_paths(generator):
     assert torch.allclose(shared.double(), plain, atol=2e-5)
     on_grid = torch.cat(list(model.posterior(images).grid_scores()))
     assert torch.allclose(on_grid[:200], plain[1000:], atol=2e-5)
-
-
-def test_encoding_doubles_angles_exactly(generator):
-    q = random_quat((100,), generator=generator)
-    R = quat_to_matrix(q.double()).flatten(-2)
-    waves = [wave(2**octave * math.pi * R) for octave in range(3) for wave in (torch.sin, torch.cos)]
-    assert torch.allclose(encode_rotation(q, 3).double(), torch.cat(waves, -1), atol=3e-6)
-    assert torch.equal(encode_rotation(-q, 3), encode_rotation(q, 3))
 
 
 @torch.no_grad()
@@ -160,9 +150,8 @@ def test_loss_is_negative_sampling(shared, generator, monkeypatch):
     expected = -(torch.stack(rows) - math.log(math.pi**2 / 101)).mean()
     assert torch.allclose(loss(), expected, atol=1e-5)
     whole = torch.autograd.grad(loss(), model.net.query.weight)[0]
-    monkeypatch.setattr(
-        ipdf, "CHUNK_FLOATS", 2 * 32 * 3 * 7
-    )  # pieces of seven negatives, recomputed in the backward pass
+    # pieces of seven negatives, recomputed in the backward pass
+    monkeypatch.setattr(ipdf, "CHUNK_FLOATS", 2 * 32 * 3 * 7)
     assert torch.allclose(torch.autograd.grad(loss(), model.net.query.weight)[0], whole, atol=1e-5)
 
 

@@ -53,9 +53,8 @@ def test_the_die_is_right_or_unsure_in_real_light():
 @pytest.mark.parametrize("name", ["die-plain", "cylinder"])
 def test_a_map_within_a_tolerance_is_the_map_where_there_is_anything_to_see(name):
     model = aquamam.load(name)
-    data = RenderedDataset(
-        solid(name.removesuffix("-plain")), RenderSettings(size=64), seed=SEED + 7, split="test", length=3
-    )
+    fresh = {"seed": SEED + 7, "split": "test", "length": 3}
+    data = RenderedDataset(solid(name.removesuffix("-plain")), RenderSettings(size=64), **fresh)
     grid = so3_grid(2, dtype=torch.float32)[:, None]
     with torch.inference_mode():
         for image in data.batch(range(3)).images:
@@ -109,9 +108,8 @@ def test_a_cylinders_samples_are_spread_evenly_along_its_symmetry(generator):
     image, truth = view("cylinder", (0.4, 0.2, 0.5))
     q = model(image).sample((1000,), generator=generator)[:, 0].double()
     assert torch.rad2deg(group.distance(q, truth)).median() < 3
-    step = multiply(
-        inverse(truth), q
-    )  # in the object's own coordinates: a rotation about its axis, or that after a flip
+    # in the object's own coordinates: a rotation about its axis, or that after a flip
+    step = multiply(inverse(truth), q)
     axis = group.axis.double()
     flipped = (quat_to_matrix(step) @ axis) @ axis < 0
     assert 0.4 < flipped.double().mean() < 0.6

@@ -160,9 +160,8 @@ def test_an_image_is_answered_alike_alone_and_in_a_batch(name, generator):
     together = posterior_of(name, images=3)
     q = random_quat((20, 3), generator=generator)
     for images in (slice(1, 2), torch.tensor([2, 0])):
-        assert torch.allclose(
-            log_prob(together._some(images), q[:, images]), log_prob(together, q)[:, images], atol=1e-4
-        )
+        alone = log_prob(together._some(images), q[:, images])
+        assert torch.allclose(alone, log_prob(together, q)[:, images], atol=1e-4)
 
 
 @ALL
@@ -220,9 +219,8 @@ def test_the_best_cells_have_the_probability_of_the_density(name):
     assert all(len(column.unique(dim=0)) == 12 for column in code.unbind(1))
     told = log_prob(posterior, best.quaternions.double()) - log_factor
     cells = getattr(posterior.unwrapped, "cells", None)
-    cut = (
-        cells is not None and cells.density == "paper" and cells.is_cut(code[..., 1:])
-    )  # shown to the network elsewhere
+    # the paper's cut cells are shown to the network elsewhere
+    cut = cells is not None and cells.density == "paper" and cells.is_cut(code[..., 1:])
     off = torch.where(torch.as_tensor(cut), 0.0, best.log_probs - told)
     assert off.abs().max() < (0.01 if name == "floor" else 1e-4)  # which adds a little to each cell
     wide = posterior.expand((5, 2)).topk(2)

@@ -15,18 +15,8 @@ from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.posterior import windows
 from aquamam.posterior.poses import Pose, PoseDistribution
 
-CONFIG = ModelConfig(
-    bins=12,
-    dim=16,
-    heads=2,
-    layers=2,
-    hidden=16,
-    embedding="stem",
-    image_size=16,
-    stem=(4, 8),
-    stem_blocks=(0, 0),
-    pose=True,
-)
+SMALL = {"bins": 12, "dim": 16, "heads": 2, "layers": 2, "hidden": 16, "image_size": 16}
+CONFIG = ModelConfig(embedding="stem", stem=(4, 8), stem_blocks=(0, 0), pose=True, **SMALL)
 
 
 @pytest.fixture

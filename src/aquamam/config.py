@@ -3,7 +3,7 @@
 from dataclasses import asdict, fields
 from typing import Any, ClassVar, TypeVar
 
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 
 C = TypeVar("C", bound="Config")
 
@@ -12,6 +12,15 @@ class Config:
     """A base for frozen dataclasses of numbers, words and tuples of them; what cannot be is refused with a sentence."""
 
     called: ClassVar[str] = "a config"  # in sentences to the user
+    positive: ClassVar[tuple[str, ...]] = ()  # fields that must be so
+    choices: ClassVar[dict[str, tuple[Any, ...]]] = {}  # what fields may be
+
+    def __post_init__(self) -> None:
+        for cls in type(self).__mro__:
+            require_positive(self, *vars(cls).get("positive", ()))
+            for name, known in vars(cls).get("choices", {}).items():
+                came = getattr(self, name)
+                require(came in known, f"{name} must be one of {', '.join(map(str, known))}, got {came!r}.")
 
     @classmethod
     def from_dict(cls: type[C], values: dict[str, Any]) -> C:
@@ -31,5 +40,4 @@ class Config:
 def require_positive(config: object, *names: str) -> None:
     """Raise unless these fields are positive."""
     for name in names:
-        if not getattr(config, name) > 0:
-            raise InputError(f"{name} must be positive, got {getattr(config, name)}.")
+        require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}.")

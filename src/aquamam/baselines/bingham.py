@@ -10,7 +10,7 @@ component that fits it best learn (and the others a little): `training="winner"`
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,6 @@ from torch import Tensor
 
 from aquamam.baselines.base import Baseline, MixturePosterior, head
 from aquamam.baselines.encoder import EncoderConfig
-from aquamam.config import require_positive
 from aquamam.errors import require
 from aquamam.geometry.directional import log_bingham_constant, sample_bingham
 from aquamam.geometry.rotations import as_unit_quat, inverse, multiply
@@ -32,15 +31,15 @@ MAX_CONCENTRATION = 1e8  # a spread of 0.01 degrees; beyond it float32 parameter
 
 @dataclass(frozen=True, kw_only=True)
 class BinghamConfig(EncoderConfig):
+    positive: ClassVar = ("components",)
+    choices: ClassVar = {"training": ("likelihood", "winner")}
+
     components: int = 1
-    training: str = "likelihood"  # or "winner"
+    training: str = "likelihood"
     relaxation: float = 0.05  # winner: share of the gradient that the losers divide among them
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "components")
-        known = self.training in ("likelihood", "winner")
-        require(known, f"training must be likelihood or winner, got {self.training!r}.")
         require(0 <= self.relaxation < 1, f"relaxation must lie in [0, 1), got {self.relaxation}.")
 
 

@@ -5,6 +5,7 @@ A linear head gives each of the $72 · 8^k$ cells a probability P; the density i
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -12,23 +13,17 @@ from torch import Tensor, nn
 
 from aquamam.baselines.base import Baseline
 from aquamam.baselines.encoder import EncoderConfig
-from aquamam.errors import require
 from aquamam.geometry.directional import draw_category
 from aquamam.geometry.grid import cell_volume, grid_cell_of, grid_points, grid_size, random_in_cell
 from aquamam.network.images import ImageInput
 from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations, TopK
 
-MAX_LEVEL = 4  # 294,912 classes; the next level has 2.4 million, which is why IPDF exists
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationConfig(EncoderConfig):
-    level: int = 2  # of the grid: 72, 576, 4,608, 36,864 or 294,912 cells
+    choices: ClassVar = {"level": (0, 1, 2, 3, 4)}  # the next has 2.4 million classes, which is why IPDF exists
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        good = 0 <= self.level <= MAX_LEVEL
-        require(good, f"level must be 0 to {MAX_LEVEL} for a classifier of grid cells, got {self.level}.")
+    level: int = 2  # of the grid: 72, 576, 4,608, 36,864 or 294,912 cells
 
 
 class Classification(Baseline):

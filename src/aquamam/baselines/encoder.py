@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,13 +11,12 @@ from jaxtyping import Float, Shaped
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from aquamam.config import Config, require_positive
+from aquamam.config import Config
 from aquamam.errors import InputError, require
 from aquamam.network.images import ImageInput, as_categories, as_image_batch
 from aquamam.network.layers import Block, Trunk, normalise
 from aquamam.network.model import ModelConfig, embedding
 
-ENCODERS = ("category", "stem", "patches", "resnet50")
 RESNET_FEATURES = 2048
 # of the pictures that ImageNet weights were trained on
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -26,6 +25,9 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Config):
     """What a baseline reads and how it sees; a system's own config adds its fields to these."""
+
+    positive: ClassVar[tuple[str, ...]] = ("categories", "category_features", "image_size")
+    choices: ClassVar = {"encoder": ("category", "stem", "patches", "resnet50"), "channels": (1, 3)}  # grey or RGB
 
     encoder: str = "stem"  # or "patches", "resnet50", or "category" (the toy)
     dim: int = 192  # of the Transformer behind "stem" and "patches", and of their feature
@@ -43,9 +45,7 @@ class EncoderConfig(Config):
     category_features: int = RESNET_FEATURES  # width of a category's embedding
 
     def __post_init__(self) -> None:
-        require(self.encoder in ENCODERS, f"encoder must be one of {', '.join(ENCODERS)}, got {self.encoder!r}.")
-        require_positive(self, "categories", "category_features", "image_size")
-        require(self.channels in (1, 3), f"channels must be 1 (grey) or 3 (RGB), got {self.channels}.")
+        super().__post_init__()
         large = self.encoder != "resnet50" or self.image_size >= 32
         require(large, f"image_size must be at least 32 for resnet50, got {self.image_size}.")
         self.trunk()  # validates what is shared with AQuaMaM

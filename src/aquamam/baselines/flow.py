@@ -16,7 +16,7 @@ Both ways are exact to rounding. Rotations are xyzw, and all maps follow the dty
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from aquamam.baselines.base import Baseline, ConditionedMLP, best_draw, head
 from aquamam.baselines.encoder import EncoderConfig
-from aquamam.config import require_positive
 from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, inverse, multiply, quat_to_matrix, random_quat
 from aquamam.network.images import ImageInput
 from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations
@@ -36,14 +35,12 @@ MAX_LOG_SCALE = 6.0
 
 @dataclass(frozen=True, kw_only=True)
 class FlowConfig(EncoderConfig):
+    positive: ClassVar = ("couplings", "segments", "width")
+
     couplings: int = 12  # the original has 21 to 24
     segments: int = 32  # K; the original has 64
     width: int = 64
     ascent_steps: int = 20  # of the prediction, from the likeliest of 256 draws
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(self, "couplings", "segments", "width")
 
 
 class MoebiusCoupling(nn.Module):

@@ -18,7 +18,7 @@ in pieces: memory does not grow with k.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -27,7 +27,6 @@ from torch.utils.checkpoint import checkpoint
 
 from aquamam.baselines.base import Baseline, ConditionedMLP, ascend
 from aquamam.baselines.encoder import EncoderConfig
-from aquamam.config import require_positive
 from aquamam.errors import require
 from aquamam.geometry.directional import draw_category, draw_uniform, inverse_cdf
 from aquamam.geometry.grid import cell_volume, grid_points, grid_size, random_in_cell, so3_grid_chunks
@@ -44,25 +43,24 @@ TRUTHS_AT_ONCE = 64  # rotations that share one walk over the grid when it is ro
 class IPDFConfig(EncoderConfig):
     """Everything a checkpoint needs to rebuild the network, and how its posterior uses the grid."""
 
+    positive: ClassVar = ("width", "octaves", "negatives")
+    choices: ClassVar = {"normaliser": ("grid", "truth"), "samples": ("cells", "points")}
+
     width: int = 256
     depth: int = 3  # hidden layers after the split one
     octaves: int = 3  # L
     negatives: int = 4095
     shared_negatives: bool = False  # one set for the whole batch instead of one an image
     level: int = 3  # k: 36,864 rotations; the paper evaluates at 5 (2,359,296)
-    normaliser: str = "grid"  # or "truth"
-    samples: str = "cells"  # or "points"
+    normaliser: str = "grid"
+    samples: str = "cells"
     ascent_steps: int = 0  # of the prediction, from the best rotation of the grid
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(self, "width", "octaves", "negatives")
         steps = self.ascent_steps
         require(min(self.depth, steps) >= 0, f"depth and ascent_steps must not be negative, got {self.depth}, {steps}.")
         grid_size(self.level)
-        known = self.normaliser in ("grid", "truth")
-        require(known, f"normaliser must be grid or truth, got {self.normaliser!r}.")
-        require(self.samples in ("cells", "points"), f"samples must be cells or points, got {self.samples!r}.")
 
 
 def encode_rotation(q: Float[Tensor, "*batch 4"], octaves: int) -> Float[Tensor, "*batch inputs"]:

@@ -10,7 +10,7 @@ line, so q covers the half sphere. It is unbounded where $q_w \to 0$.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -18,8 +18,6 @@ from torch import Tensor
 
 from aquamam.baselines.base import Baseline
 from aquamam.baselines.encoder import EncoderConfig
-from aquamam.config import require_positive
-from aquamam.errors import require
 from aquamam.geometry.cells import SMALLEST
 from aquamam.geometry.directional import draw_normal, draw_uniform, inverse_cdf
 from aquamam.geometry.rotations import canonical
@@ -30,16 +28,13 @@ from aquamam.posterior.distribution import Densities, Generator, Images, Rotatio
 
 @dataclass(frozen=True, kw_only=True)
 class MoGConfig(EncoderConfig):
+    positive: ClassVar = ("components", "min_std", "octaves", "tokens")
+    choices: ClassVar = {"encoder": ("category", "stem", "patches")}  # which give the Transformer tokens
+
     components: int = 512
     min_std: float = 1e-6  # of a Gaussian in s; for finitely many rotations the likelihood has no other bound
     octaves: int = 6
     tokens: int = 196  # for encoder="category"
-
-    def __post_init__(self) -> None:
-        tokens = self.encoder != "resnet50"
-        require(tokens, "AQuaMaM-MoG is a Transformer over image tokens, and resnet50 gives none; try stem.")
-        require_positive(self, "components", "min_std", "octaves", "tokens")
-        super().__post_init__()
 
     def trunk(self, **own: Any) -> ModelConfig:
         """AQuaMaM's network; its head's outputs are weights, means and log deviations instead of bins."""

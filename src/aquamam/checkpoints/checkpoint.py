@@ -25,7 +25,6 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "mog": ("aquamam.baselines.mog", "AQuaMaMMoG", "MoGConfig"),
     "bingham": ("aquamam.baselines.bingham", "Bingham", "BinghamConfig"),
     "vonmises": ("aquamam.baselines.vonmises", "VonMises", "VonMisesConfig"),
-    "vonmises-cvae": ("aquamam.baselines.vonmises", "VonMisesCVAE", "VonMisesCVAEConfig"),
     "classification": ("aquamam.baselines.classification", "Classification", "ClassificationConfig"),
     "flow": ("aquamam.baselines.flow", "RotationFlow", "FlowConfig"),
 }

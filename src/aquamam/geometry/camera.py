@@ -45,7 +45,10 @@ class Camera:
         good = all(map(math.isfinite, (*told, *self.distortion))) and min(told[:2]) > 0
         rule = "a camera needs finite fx, fy, cx, cy with positive focal lengths"
         require(good, f"{rule}, got {told}; for example 600,600,320,240.")
-        require(extra <= 5, f"lens distortion is at most k1, k2, p1, p2, k3, got {extra} numbers; undistort the image.")
+        require(
+            extra <= 5,
+            f"lens distortion has at most five numbers k1, k2, p1, p2, k3, got {extra}; undistort it.",
+        )
 
     @property
     def focal(self) -> float:

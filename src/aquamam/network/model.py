@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from aquamam.config import Config, require_positive
+from aquamam.config import Config
 from aquamam.errors import require
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.symmetry import SymmetryGroup, told_symmetry
@@ -31,12 +31,17 @@ from aquamam.posterior.distribution import Calibrated, Densities, RotationDistri
 from aquamam.posterior.equal_views import EqualViews, ViewClasses
 from aquamam.posterior.sentences import QuaternionSentences
 
+Seen = Float[Tensor, "rotations batch steps"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Config):
     """Everything a checkpoint needs to rebuild the network."""
 
     called = "a model config"
+
+    positive: ClassVar = ("heads", "layers", "hidden")
+    choices: ClassVar = {"embedding": ("patches", "stem", "category"), "stem_norm": tuple(NORMS)}
 
     bins: int = 500  # N in the paper
     chart: str = "atlas"
@@ -60,17 +65,14 @@ class ModelConfig(Config):
     tokens: int = 196  # for embedding="category"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         same = len(self.stem) == len(self.stem_blocks)
         require(same, f"stem and stem_blocks must be equally long, got {self.stem} and {self.stem_blocks}.")
-        require(self.stem_norm in NORMS, f"stem_norm must be {' or '.join(NORMS)}, got {self.stem_norm!r}.")
         _ = self.cells  # checks what they need
-        require_positive(self, "heads", "layers", "hidden")
         unit = math.lcm(self.heads, 4)
         came = f"got dim={self.dim}, heads={self.heads}; try dim={max(1, round(self.dim / unit)) * unit}"
         require(self.dim % unit == 0, f"dim must be divisible by heads and by 4, {came}.")
         require(0 <= self.dropout < 1, f"dropout must lie in [0, 1), got {self.dropout}.")
-        known = ("patches", "stem", "category")
-        require(self.embedding in known, f"embedding must be one of {', '.join(known)}, got {self.embedding!r}.")
         if self.embedding != "category":
             fits = 0 < self.token_pixels <= self.image_size and self.image_size % self.token_pixels == 0
             rule = f"image_size must be a multiple of {self.token_pixels} for {self.embedding}"
@@ -267,15 +269,19 @@ class Prefix:
         return self.model.first_logits(self.start)
 
     def rest(
-        self,
-        chart: Int[Tensor, "rotations batch"],
-        seen: Float[Tensor, "rotations batch steps"],
-        past: tuple[Tensor, ...] = (),
+        self, chart: Int[Tensor, "rotations batch"], seen: Seen, past: tuple[Tensor, ...] = ()
     ) -> tuple[Float[Tensor, "rotations batch steps bins"], tuple[Tensor, ...]]:
+        states, own = self.states(chart, seen, past)
+        return self.model.later_logits(states, 1 + own[0].shape[2] - seen.shape[-1]), own
+
+    def states(
+        self, chart: Int[Tensor, "rotations batch"], seen: Seen, past: tuple[Tensor, ...] = ()
+    ) -> tuple[Float[Tensor, "rotations batch steps dim"], tuple[Tensor, ...]]:
+        """What the head reads to give the logits of `rest`: with many bins it is far smaller than they are."""
         model, done, own = self.model, past[0].shape[2] if past else 0, []
         # inside, the images come first: all rotations of an image are then one matrix
         x = model.embedded_rotations(chart.T, seen.transpose(0, 1), range(done, done + seen.shape[-1]))
         for i, (block, image) in enumerate(zip(model.blocks, self.layers)):
             x, state = block.extend(x, image, past[i].transpose(0, 1) if past else None)  # type: ignore[operator]
             own.append(state.transpose(0, 1))
-        return model.later_logits(model.norm(x).transpose(0, 1), 1 + done), tuple(own)
+        return model.norm(x).transpose(0, 1), tuple(own)

@@ -3,24 +3,22 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
-from aquamam.errors import InputError
-from aquamam.geometry.camera import Camera, Crop, cut
+from aquamam.errors import InputError, require
+from aquamam.geometry.camera import Box, Camera, Crop, cut
 from aquamam.geometry.rotations import inverse, multiply, opencv_to_opengl
-from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.images import to_rgb
 from aquamam.network.model import RotationModel
 from aquamam.posterior.answers import answers
-from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.distribution import Generator, RotationDistribution
 from aquamam.posterior.frames import Rotated, check_frame
 from aquamam.posterior.poses import PoseDistribution
 
-One = TypeVar("One")
 METRES = {"mm": 0.001, "cm": 0.01, "m": 1.0}  # of a mesh's units
 
 
@@ -33,10 +31,9 @@ class Part:
     unit: str = ""  # of the file, where somebody said it
 
     def __post_init__(self) -> None:
-        if not (0 < self.radius < math.inf) or len(self.centre) != 3 or not all(map(math.isfinite, self.centre)):
-            raise InputError(
-                f"a part has a positive radius and a centre of three numbers, got {self.radius} and {self.centre}."
-            )
+        good = 0 < self.radius < math.inf and len(self.centre) == 3 and all(map(math.isfinite, self.centre))
+        came = f"{self.radius} and {self.centre}"
+        require(good, f"a part has a positive radius and a centre of three numbers, got {came}.")
 
 
 def part_of(model: Any) -> Part | None:
@@ -67,26 +64,23 @@ def poses(
     the mesh's origin; part: its size, where the model does not tell it or it was scaled.
     """
     part = part or part_of(model)
-    if not getattr(model.config, "pose", False):
-        raise InputError("this model tells rotations only; fit the part with this version to have poses.")
+    tells = getattr(model.config, "pose", False)
+    require(tells, "this model tells rotations only; fit the part with this version to have poses.")
     if part is None:
         raise InputError("a pose needs the part's size, which this model does not tell; give part=Part(radius=...).")
     boxes = list(box) if len(box) and np.ndim(box[0]) == 1 else [box]
     images = [image] if isinstance(image, Image.Image) else list(image)
     cameras = [camera] if isinstance(camera, Camera) else list(camera)
     count, size = max(len(boxes), len(images), len(cameras)), model.config.image_size
-    each = zip(*(repeated(values, count) for values in (images, boxes, cameras)))
+    for values in (images, boxes, cameras):
+        number = len(values)
+        fits = number in (1, count)
+        require(fits, f"images, boxes and cameras are as many, or one for all, got {number} for {count}.")
+    each = zip(*(values * (count if len(values) == 1 else 1) for values in (images, boxes, cameras)))
     cuts = [cut(to_rgb(one), about, size, seen) for one, about, seen in each]
     with torch.no_grad():
         rotation = model([picture for picture, _ in cuts])
     return PoseDistribution(rotation, [crop for _, crop in cuts], radius=part.radius, centre=part.centre)
-
-
-def repeated(values: Sequence[One], count: int) -> list[One]:
-    """As many as there are; one serves for all."""
-    if len(values) not in (1, count):
-        raise InputError(f"images, boxes and cameras are as many, or one for all, got {len(values)} for {count}.")
-    return list(values) * (count if len(values) == 1 else 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,17 +102,12 @@ class Sighting:
         return (x, y, z) if self.frame == "opengl" else (x, -y, -z)
 
     def to_dict(
-        self,
-        samples: int = 1000,
-        *,
-        strategy: str = "greedy",
-        symmetry: SymmetryGroup | None = None,
-        matrix: bool = False,
-        generator: torch.Generator | None = None,
+        self, samples: int = 1000, *, matrix: bool = False, generator: Generator = None, **options: Any
     ) -> dict[str, Any]:
-        """The answer as plain values for JSON: the rotation's, and the translation and hypotheses of poses."""
+        """The answer as plain values for JSON: the rotation's, and the translation and hypotheses of poses; options
+        are those of `answers`."""
         told: dict[str, Any] = {"frame": self.frame}
-        (answer,) = answers(self.rotation, samples, strategy=strategy, symmetry=symmetry, generator=generator)
+        (answer,) = answers(self.rotation, samples, generator=generator, **options)
         told |= answer.to_dict(matrix=matrix)
         if self.poses is not None and self.part is not None:
             told |= {"translation": self.translation(answer.quaternion), "unit": self.part.unit or "that of the mesh"}
@@ -129,28 +118,18 @@ class Sighting:
 
 
 def look(
-    model: RotationModel,
-    image: Image.Image,
-    box: Sequence[float | int],
-    camera: Camera | None = None,
-    frame: str = "opengl",
+    model: RotationModel, image: Image.Image, box: Box, camera: Camera | None = None, frame: str = "opengl"
 ) -> Sighting:
     """What any model says of a box: its posterior, rotated by the ray to the part, or to the box's middle where no pose
     is told; without a camera it is as if it had looked at the box."""
     picture, crop = cut(to_rgb(image), box, model.config.image_size, camera)
     with torch.no_grad():
         rotation = model([picture])
-    return sighted(model, rotation, picture, crop, known=camera is not None, frame=frame)
+    return sighted(model, rotation, picture, crop, camera is not None, frame)
 
 
 def sighted(
-    model: RotationModel,
-    rotation: RotationDistribution,
-    picture: Image.Image,
-    crop: Crop,
-    *,
-    known: bool,
-    frame: str = "opengl",
+    model: RotationModel, rotation: RotationDistribution, picture: Image.Image, crop: Crop, known: bool, frame: str
 ) -> Sighting:
     """What a model's posterior of a crop says in the frame of the whole camera; known: whether that is."""
     part, found, ray = part_of(model), None, crop.turn[None]

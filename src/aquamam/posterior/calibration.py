@@ -28,9 +28,11 @@ class ConformalScores:
         edges = torch.tensor(self.edges, dtype=torch.float64)
         return masses[torch.searchsorted(edges, spread.double().cpu().contiguous())].to(spread.device)
 
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ConformalScores":
-        """From the plain values of JSON."""
         try:
             scores = tuple(tuple(map(float, group)) for group in data["scores"])
             found = cls(samples=int(data["samples"]), scores=scores, edges=tuple(map(float, data.get("edges", ()))))

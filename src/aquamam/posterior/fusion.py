@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.geometry.directional import draw_category, draw_uniform
 from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, chordal_mean, inverse, multiply
 from aquamam.posterior.distribution import Estimate, Generator, RotationDistribution, TopK
@@ -53,20 +53,16 @@ class FusionWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """The factors of the product: posteriors of B images each, or one whose images are the frames of one object."""
+    """The factors of the product: posteriors of B images each."""
 
     posteriors: tuple[RotationDistribution, ...]
     relative: Float64[Tensor, "frames batch 4"]
     weights: Float64[Tensor, "frames 1"]
-    stacked: bool  # one posterior
 
     def log_ratios(self, q: Rotations) -> Ratios:
         r"""$\ln p_i(D_i q) / u$ for each frame."""
-        if self.stacked:
-            log_p = self.posteriors[0].log_prob(multiply(self.relative[:, 0], q))[..., None]
-        else:
-            log_p = torch.stack([p.log_prob(multiply(d, q)) for p, d in zip(self.posteriors, self.relative)], 1)
-        return log_p.double() - LOG_UNIFORM
+        log_p = [p.log_prob(multiply(d, q)) for p, d in zip(self.posteriors, self.relative)]
+        return torch.stack(log_p, 1).double() - LOG_UNIFORM
 
     def total(self, log_ratios: Ratios) -> Logs:
         """Log of the product over the uniform density; a frame of weight 0 has no say even where it forbids."""
@@ -74,14 +70,9 @@ class Frames:
 
     def sample(self, count: int, generator: Generator) -> Rotations:
         """Points from the even mixture of all frames, as rotations of the reference."""
-        frames, batch = self.relative.shape[:2]
-        each = math.ceil(count / frames)
-        if self.stacked:
-            drawn = self.posteriors[0].sample((each,), generator=generator)[:, :, None]
-        else:
-            drawn = torch.stack([p.sample((each,), generator=generator) for p in self.posteriors], 1)
-        q = multiply(inverse(self.relative), drawn.double()).reshape(each * frames, batch, 4)
-        return _shuffled(q, generator)[:count]
+        each = math.ceil(count / len(self.posteriors))
+        drawn = torch.stack([p.sample((each,), generator=generator) for p in self.posteriors], 1)
+        return _shuffled(multiply(inverse(self.relative), drawn.double()).flatten(0, 1), generator)[:count]
 
 
 def _shuffled(q: Rotations, generator: Generator) -> Rotations:
@@ -116,13 +107,11 @@ class Points:
         return draw_category((power * self.log_weight).log_softmax(0).T, count, generator)
 
     def power(self, wanted: float) -> Float64[Tensor, "batch"]:
-        """The largest power up to one of the weights under which so many points count."""
-        low, high = torch.zeros_like(self.log_weight[0]), torch.ones_like(self.log_weight[0])
-        for step in range(20):
-            middle = (low + high) / 2 if step else high
-            counts = 1 / (middle * self.log_weight).softmax(0).square().sum(0) >= wanted
-            low, high = torch.where(counts, middle, low), torch.where(counts, high, middle)
-        return low
+        """The largest of 1, 0.8, 0.8^2, ... as a power of the weights under which so many points count."""
+        powers = 0.8 ** torch.arange(60, dtype=torch.float64, device=self.q.device)
+        counts = torch.stack([1 / (p * self.log_weight).softmax(0).square().sum(0) for p in powers])
+        counts[-1] = torch.inf
+        return powers[(counts >= wanted).int().argmax(0)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,11 +222,11 @@ class FusedPosterior(RotationDistribution):
             said.append(f"{what} ({z:+.1f} nats{blame}); ln p ± {error:.3f} from {count:.0f} points that count{few}")
         return said
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Tensor) -> Logs:
         frames = self._proposal.frames
         return frames.total(frames.log_ratios(q.double())) + (LOG_UNIFORM - self.agreement.value)
 
-    def _sample(self, count: int, generator: Generator) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Tensor:
         index = self._points.pick(count, generator)
         q, log_weight = self._points.q.take_along_dim(index[..., None], 0), self._points.log_weight.gather(0, index)
         for _ in range(METROPOLIS if count else 0):
@@ -306,29 +295,20 @@ def fuse(
         which are the n frames of one object, as `model(frames)` gives it.
     relative_rotations: quaternions xyzw of either sign, (n, 4) or (n, B, 4). The i-th is D_i with R_i = D_i R: it takes
         the camera coordinates of the reference to those of frame i, where R_i, object to camera i, is what posterior i
-        is about. The result is about the reference's R; if that is frame 0, D_0 is the identity. For an object that
-        rotates in front of one camera D_i is its rotation since the reference, in camera coordinates; for cameras with
-        orientations C_i (world to camera) it is C_i C_0^-1. None: all equal.
-    weights: exponents of the frames' likelihoods, 1 each; less than 1 for frames with common errors (neighbours in a
-        video, say).
+        is about (docs/tracking.md). None: all equal.
+    weights: exponents of the frames' likelihoods, 1 each; less than 1 for frames with common errors.
     samples: points behind the result; its error falls with their square root.
     conflict: "warn" when frames contradict each other or too few points count, "raise" an InputError, or "keep" silent.
-        The result's `contradictory`, `reliable`, `votes`, `agreement` and `statements()` tell in any case.
     """
-    if conflict not in ("warn", "raise", "keep"):
-        raise InputError(f"conflict must be warn, raise or keep, got {conflict!r}.")
+    require(conflict in ("warn", "raise", "keep"), f"conflict must be warn, raise or keep, got {conflict!r}.")
     frames = _frames(posteriors, relative_rotations, weights)
     count = len(frames.relative)
     least = max(100, 4 * count)
-    if samples < least:
-        raise InputError(f"samples must be at least {least} for {count} frames, got {samples}; try {SAMPLES}.")
+    require(samples >= least, f"samples must be at least {least} for {count} frames, got {samples}; try {SAMPLES}.")
     with torch.no_grad():
         proposal, points = search(frames, min(samples, max(TRIAL, 16 * count)), samples, generator)
-    if bool(points.impossible.any()):
-        raise InputError(
-            f"frames must leave a rotation that all allow, and those of object {int(points.impossible.int().argmax())} "
-            "leave none; check the relative rotations."
-        )
+    none = f"those of object {int(points.impossible.int().argmax())} leave none; check the relative rotations"
+    require(not bool(points.impossible.any()), f"frames must leave a rotation that all allow, and {none}.")
     fused = FusedPosterior(proposal, points)
     doubtful = (~fused.reliable).nonzero().flatten().tolist()
     if doubtful and conflict != "keep":
@@ -343,34 +323,30 @@ def fuse(
 
 def _frames(posteriors: Any, relative_rotations: Any, weights: Any) -> Frames:
     """The factors, checked."""
-    stacked = isinstance(posteriors, RotationDistribution)
-    each = (posteriors,) if stacked else tuple(posteriors)
-    if not each or not all(isinstance(p, RotationDistribution) for p in each):
-        raise InputError("fuse takes posteriors, one or more; models return them, as in fuse([model(a), model(b)], D).")
-    shapes = {tuple(p.batch_shape) for p in each}
-    count = each[0].batch_shape.numel() if stacked else len(each)
-    flat = all(len(shape) == 1 for shape in shapes)
-    if not flat or count == 0 or len(shapes - {(1,)}) > 1:
-        raise InputError(
-            "posteriors to fuse must have flat batches of as many images each, or of one, got "
-            f"{', '.join(str(tuple(p.batch_shape)) for p in each)}."
-        )
-    batch = 1 if stacked else max(shapes, key=lambda shape: shape != (1,))[0]
-    if not stacked:
-        each = tuple(p.expand((batch,)) for p in each)
+    if isinstance(posteriors, RotationDistribution):  # the images are frames of one object
+        flat = len(posteriors.batch_shape) == 1
+        images = range(posteriors.batch_shape.numel())
+        posteriors = [posteriors._some(slice(i, i + 1)) for i in images] if flat else [posteriors]
+    each = tuple(posteriors)
+    good = len(each) > 0 and all(isinstance(p, RotationDistribution) for p in each)
+    require(good, "fuse takes posteriors, one or more; models return them, as in fuse([model(a), model(b)], D).")
+    shapes = [tuple(p.batch_shape) for p in each]
+    fits = all(len(shape) == 1 for shape in shapes) and len({*shapes} - {(1,)}) <= 1
+    rule = "posteriors to fuse must have flat batches of as many images each, or of one"
+    require(fits, f"{rule}, got {', '.join(map(str, shapes))}.")
+    count, (batch,) = len(each), max(shapes, key=lambda shape: shape != (1,))
     if relative_rotations is None:
         relative_rotations = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64).expand(count, 4)
     elif isinstance(relative_rotations, (list, tuple)) and any(isinstance(d, Tensor) for d in relative_rotations):
         relative_rotations = torch.stack(torch.broadcast_tensors(*map(torch.as_tensor, relative_rotations)))
     relative = as_unit_quat(relative_rotations, "relative_rotations")
     relative = relative[:, None] if relative.ndim == 2 else relative
-    if relative.ndim != 3 or relative.shape[0] != count or relative.shape[1] not in (1, batch):
-        raise InputError(
-            f"relative_rotations must be ({count}, 4) or ({count}, {batch}, 4), one for each frame, got "
-            f"{tuple(relative.shape)}."
-        )
+    fits = relative.ndim == 3 and relative.shape[0] == count and relative.shape[1] in (1, batch)
+    rule = f"relative_rotations must be ({count}, 4) or ({count}, {batch}, 4), one for each frame"
+    require(fits, f"{rule}, got {tuple(relative.shape)}.")
     powers = torch.ones(count, dtype=torch.float64) if weights is None else torch.as_tensor(weights).double()
-    if powers.shape != (count,) or not bool(((powers >= 0) & (powers < torch.inf)).all()):
-        raise InputError(f"weights must be {count} numbers of at least 0, got {weights}; 1 takes a frame as it is.")
+    fits = powers.shape == (count,) and bool(((powers >= 0) & (powers < torch.inf)).all())
+    require(fits, f"weights must be {count} numbers of at least 0, got {weights}; 1 takes a frame as it is.")
     device = each[0].sample((0,)).device
-    return Frames(each, relative.expand(count, batch, 4).to(device), powers[:, None].to(device), stacked)
+    expanded = tuple(p.expand((batch,)) for p in each)
+    return Frames(expanded, relative.expand(count, batch, 4).to(device), powers[:, None].to(device))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from aquamam.geometry.directional import draw_category, draw_uniform, sample_bingham
 from aquamam.geometry.rotations import LOG_UNIFORM, multiply, random_quat
-from aquamam.posterior.distribution import Images, RotationDistribution
+from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations
 from aquamam.posterior.modes import angles_deg
 
 NEIGHBOURS = 12
@@ -22,12 +22,8 @@ class KernelMixture(RotationDistribution):
     $π^2 e^{-κ} (I_0(κ) - I_1(κ))$ is exact for all σ.
     """
 
-    def __init__(
-        self,
-        centres: Float[Tensor, "kernels batch 4"],
-        sigma: Float[Tensor, "kernels batch"],
-        uniform: float | int = 0.0,  # less than 1
-    ):
+    def __init__(self, centres: Rotations, sigma: Densities, uniform: float | int = 0.0):
+        """uniform: its share, less than 1."""
         super().__init__(centres.shape[1], row_floats=4 * len(centres))
         self.centres, self.sigma, self.uniform = centres.double(), sigma.double(), uniform
         self.kappa = self.sigma**-2
@@ -37,14 +33,14 @@ class KernelMixture(RotationDistribution):
     def _some(self, images: Images) -> "KernelMixture":
         return KernelMixture(self.centres[:, images], self.sigma[:, images], self.uniform)
 
-    def _log_prob(self, q: Float[Tensor, "rotations batch 4"]) -> Float[Tensor, "rotations batch"]:
+    def _log_prob(self, q: Rotations) -> Densities:
         square = torch.einsum("rbi,kbi->rbk", q.double(), self.centres).square()
         log_p = (self._log_height.T + 2 * self.kappa.T * (square - 1)).logsumexp(-1)  # cos θ = 2 (q · c)^2 - 1
         if self.uniform == 0:
             return log_p
         return torch.logaddexp(log_p, log_p.new_tensor(LOG_UNIFORM + math.log(self.uniform)))
 
-    def _sample(self, count: int, generator: torch.Generator | None) -> Float[Tensor, "rotations batch 4"]:
+    def _sample(self, count: int, generator: Generator) -> Rotations:
         which = draw_category(torch.zeros_like(self.kappa.T), count, generator)
         rows = torch.arange(self._batch, device=which.device)
         kappa = self.kappa[which, rows]

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.rotations import as_unit_quat, chordal_mean, inverse, multiply
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.fusion import WIDTH, FusedPosterior, fuse, heaviest_balls
@@ -25,12 +25,12 @@ class Tracker:
             answer = tracker.update(model(image))   # (B, 4), xyzw
 
     motion_noise_deg: standard deviation about each axis of what the motion is not known by. Samples of the belief,
-        moved, become kernels of that width, widened by the usual spacing between samples. With 0 the motion is exact:
-        every frame is kept as a factor of the product, and an update takes time in proportion to the frames so far.
+        moved, become kernels of that width, widened by the usual spacing between samples. With 0 the motion is exact,
+        every frame is kept as a factor, and an update takes time in proportion to the frames so far.
     outliers: share of belief that is spread over all rotations at each noisy step, so that a wrong tracker finds back.
     radius_deg: the answer is a mean over the belief this near to it, and its standing is this ball's share of belief.
-    lost: the answer jumps to another place when that holds more than so many times the share of the place next to the
-        old answer, beyond what the number of samples leaves to chance.
+    lost: the answer jumps to another place when that holds more than so many times the share of the place next to it,
+        beyond what the number of samples leaves to chance.
     """
 
     def __init__(
@@ -50,8 +50,7 @@ class Tracker:
             (lost >= 1, f"lost must be at least 1, got {lost}; try 4"),
             (samples >= 50, f"samples must be at least 50, got {samples}; try 500"),
         ):
-            if not good:
-                raise InputError(f"{rule}, the default.")
+            require(good, f"{rule}, the default.")
         self.motion_noise_deg, self.outliers = float(motion_noise_deg), float(outliers)
         self.radius_deg, self.lost, self.samples = float(radius_deg), float(lost), samples
         self.generator = generator
@@ -65,8 +64,7 @@ class Tracker:
     @property
     def belief(self) -> FusedPosterior:
         """What is believed of the present rotations; its `statements()` tell whether the last frame fitted."""
-        if not self._factors:
-            raise InputError("a tracker believes nothing before its first frame; call update(posterior) first.")
+        require(bool(self._factors), "a tracker believes nothing before its first frame; call update(posterior) first.")
         if self._belief is None:
             posteriors, relative = zip(*self._factors)
             self._belief = fuse(posteriors, relative, conflict="keep", generator=self.generator)
@@ -76,13 +74,12 @@ class Tracker:
         """The objects have moved: R_new = relative R_old, quaternions xyzw of either sign, (4,) or (B, 4), in camera
         coordinates; nothing means that they stood still. noise_deg: this step's uncertainty, else the tracker's."""
         noise = self.motion_noise_deg if noise_deg is None else noise_deg
-        if not 0 <= noise <= 90:
-            raise InputError(f"noise_deg must lie in [0, 90], got {noise}.")
+        require(0 <= noise <= 90, f"noise_deg must lie in [0, 90], got {noise}.")
         motion = as_unit_quat([0.0, 0, 0, 1] if relative is None else relative, "relative")
         if self.answer is None:
             return  # nothing is believed yet, and it stays nothing
-        if motion.shape not in ((4,), (1, 4), self.answer.shape):
-            raise InputError(f"relative must be (4,) or {tuple(self.answer.shape)}, got {tuple(motion.shape)}.")
+        fits = motion.shape in ((4,), (1, 4), self.answer.shape)
+        require(fits, f"relative must be (4,) or {tuple(self.answer.shape)}, got {tuple(motion.shape)}.")
         motion = motion.to(self.answer.device)
         if noise > 0:
             centres = multiply(motion, self.belief.sample((self.samples,), generator=self.generator).double())
@@ -106,13 +103,14 @@ class Tracker:
 
         weight: exponent of the frame's likelihood; less than 1 for frames that err like the ones before.
         """
-        if len(posterior.batch_shape) != 1:
-            raise InputError(f"a tracker takes a flat batch of objects, got batch {tuple(posterior.batch_shape)}.")
-        before, (batch,) = self.answer, posterior.batch_shape
-        if before is not None and len(before) != batch:
-            raise InputError(f"a tracker follows the same objects, {len(before)} so far, got {batch}; start another.")
-        if not 0 < weight <= 1:
-            raise InputError(f"weight must lie in (0, 1], got {weight}.")
+        shape = tuple(posterior.batch_shape)
+        require(len(shape) == 1, f"a tracker takes a flat batch of objects, got batch {shape}.")
+        before, (batch,) = self.answer, shape
+        followed = batch if before is None else len(before)
+        require(
+            followed == batch, f"a tracker follows the same objects, {followed} so far, got {batch}; start another."
+        )
+        require(0 < weight <= 1, f"weight must lie in (0, 1], got {weight}.")
         if weight != 1:
             posterior = fuse([posterior], weights=[weight], conflict="keep", generator=self.generator)
         self._add(self._factors, posterior)

@@ -57,7 +57,6 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "Bingham mixture": ("bingham", {**_CATEGORY, "components": 32}),
     "Bingham, winner": ("bingham", {**_CATEGORY, "components": 32, "training": "winner"}),
     "von Mises mixture": ("vonmises", {**_CATEGORY, "components": 32}),
-    "von Mises VAE": ("vonmises-cvae", {**_CATEGORY, "draws": 256}),
     "classification": ("classification", {**_CATEGORY, "level": 3}),
     "flow": ("flow", {**_CATEGORY, "couplings": 9, "segments": 16, "width": 32}),
 }

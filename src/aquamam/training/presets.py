@@ -9,7 +9,7 @@ from aquamam.baselines.classification import ClassificationConfig
 from aquamam.baselines.flow import FlowConfig
 from aquamam.baselines.ipdf import IPDFConfig
 from aquamam.baselines.mog import MoGConfig
-from aquamam.baselines.vonmises import VonMisesConfig, VonMisesCVAEConfig
+from aquamam.baselines.vonmises import VonMisesConfig
 from aquamam.errors import InputError
 from aquamam.network.model import ModelConfig
 from aquamam.training.config import PAPER, TrainConfig
@@ -78,7 +78,6 @@ PRESETS: dict[str, Preset] = {
         kind="bingham", model=BinghamConfig(components=16, training="winner", **_ENCODER), train=_OTHER
     ),
     "vonmises-small": Preset(kind="vonmises", model=VonMisesConfig(**_ENCODER), train=_OTHER),
-    "vonmises-cvae-small": Preset(kind="vonmises-cvae", model=VonMisesCVAEConfig(**_ENCODER), train=_OTHER),
     "classification-small": Preset(kind="classification", model=ClassificationConfig(**_ENCODER), train=_OTHER),
     "flow-small": Preset(kind="flow", model=FlowConfig(**_ENCODER), train=_OTHER),
 }
