@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from aquamam.errors import InputError, require
-from aquamam.geometry.camera import Box, Camera, Crop, cut
+from aquamam.geometry.camera import Camera, Crop, cut
 from aquamam.geometry.rotations import inverse, multiply, opencv_to_opengl
 from aquamam.network.images import to_rgb
 from aquamam.network.model import RotationModel
@@ -118,7 +118,11 @@ class Sighting:
 
 
 def look(
-    model: RotationModel, image: Image.Image, box: Box, camera: Camera | None = None, frame: str = "opengl"
+    model: RotationModel,
+    image: Image.Image,
+    box: Sequence[float | int],
+    camera: Camera | None = None,
+    frame: str = "opengl",
 ) -> Sighting:
     """What any model says of a box: its posterior, rotated by the ray to the part, or to the box's middle where no pose
     is told; without a camera it is as if it had looked at the box."""
