@@ -62,12 +62,6 @@ def photo(tmp_path):
     return path
 
 
-def run(capsys, *arguments) -> tuple[int, str, str]:
-    code = main([str(word) for word in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 # --- cameras and boxes ------------------------------------------------------------------------------------------------
 
 
@@ -147,36 +141,25 @@ def test_a_rotated_posterior_has_the_densities_samples_and_predictions_of_its_in
             assert float(geodesic_angle(ask(rotated).double(), there).max()) < 1e-5
 
 
-def test_a_box_and_a_camera_give_the_pose(capsys, parts, photo):
+def test_a_box_and_a_camera_give_the_pose(prints, parts, photo):
     image = Image.open(photo)
     box = box_of(np.asarray(image))
-    arguments = [
-        "predict",
-        photo,
-        "--model",
-        parts / "die",
-        "--box",
-        ",".join(map(str, box)),
-        "--json",
-        "--samples",
-        200,
-    ]
-    code, out, err = run(capsys, *arguments, "--camera", "200,200,79.5,59.5")
-    assert (code, err) == (0, "")
-    (told,) = json.loads(out)
+    arguments = ["predict", photo, "--model", parts / "die", "--box", ",".join(map(str, box)), "--json"]
+    arguments += ["--samples", 200]
+    (told,) = json.loads(prints(*arguments, "--camera", "200,200,79.5,59.5"))
     mode = aquamam.poses(aquamam.load(parts / "die"), image, box, CAMERA).mode
     assert told["translation"] == pytest.approx(mode.translation[0].tolist(), rel=1e-4)
     q = torch.tensor(told["quaternion_xyzw"], dtype=torch.float64)
     assert float(geodesic_angle(q, mode.rotation[0])) < 1e-4
     assert (told["frame"], told["unit"], told["box"]) == ("opengl", "mm", box)
     assert all(len(one["covariance"]) == 6 for one in told["hypotheses"])
-    (optical,) = json.loads(run(capsys, *arguments, "--camera", "200,200,79.5,59.5", "--frame", "opencv")[1])
+    (optical,) = json.loads(prints(*arguments, "--camera", "200,200,79.5,59.5", "--frame", "opencv"))
     x, y, z = told["translation"]
     assert optical["translation"] == pytest.approx([x, -y, -z])
     flipped = opencv_to_opengl(torch.tensor(optical["quaternion_xyzw"], dtype=torch.float64))
     assert float(geodesic_angle(flipped, q)) < 1e-5
     assert optical["hypotheses"][0]["frame"] == "opencv"
-    (without,) = json.loads(run(capsys, *arguments)[1])
+    (without,) = json.loads(prints(*arguments))
     assert "translation" not in without  # nobody knows the camera
 
 
@@ -204,9 +187,9 @@ def test_every_detection_has_a_row_and_bad_ones_a_sentence(capsys, parts, photo,
     (tmp_path / "boxes.json").write_text(json.dumps(rows))
     arguments = ["predict", photo, "--models", parts, "--detections", tmp_path / "boxes.json", "--samples", 0]
     arguments += ["--camera", "200,200,79.5,59.5"]
-    code, out, err = run(capsys, *arguments, "--csv")
+    assert main([*map(str, arguments), "--csv"]) == 2
+    out, err = capsys.readouterr()
     answered = list(csv.DictReader(io.StringIO(out)))
-    assert code == 2
     assert [row["model"] for row in answered] == ["obj_000007"] * 2
     assert float(answered[0]["tz"]) < 0
     assert answered[0]["detection"] == "0.75"
@@ -214,29 +197,24 @@ def test_every_detection_has_a_row_and_bad_ones_a_sentence(capsys, parts, photo,
     assert len(err.splitlines()) == 4
     for sentence in ("no model for obj_000008 or 8", "must meet its image", "bbox", "positive area"):
         assert sentence in err
-    assert len(run(capsys, *arguments)[1].splitlines()) == 4  # two lines of head
+    main([*map(str, arguments)])
+    assert len(capsys.readouterr().out.splitlines()) == 4  # two lines of head
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--camera", "200,200,79.5,59.5"], "--camera needs boxes"),
-        (["--box", "1,2,3"], "left,top,width,height"),
-        (["--box", "1,2,3,4", "--detections", "x.json"], "not allowed with"),
-        (["--box", "1,2,3,4", "--camera", "200,nan,80,60"], "finite"),
-        (["--box", "1,2,0,4"], "positive area"),
-        (["--box", "1,2,3,4", "--models", "nowhere"], "folder of fitted parts"),
-        (["--detections", "nowhere.json"], "nowhere.json"),
+        ("--camera 200,200,79.5,59.5", "--camera needs boxes"),
+        ("--box 1,2,3", "left,top,width,height"),
+        ("--box 1,2,3,4 --detections x.json", "not allowed with"),
+        ("--box 1,2,3,4 --camera 200,nan,80,60", "finite"),
+        ("--box 1,2,0,4", "positive area"),
+        ("--box 1,2,3,4 --models nowhere", "folder of fitted parts"),
+        ("--detections nowhere.json", "nowhere.json"),
     ],
 )
-def test_bad_boxes_and_cameras_get_one_sentence_and_exit_2(arguments, sentence, capsys, parts, photo):
-    try:
-        code, _, err = run(capsys, "predict", photo, "--model", parts / "die", *arguments)
-    except SystemExit as stop:
-        code, err = stop.code, capsys.readouterr().err
-    assert code == 2
-    assert sentence in err
-    assert len(err.splitlines()) == 1
+def test_bad_boxes_and_cameras_get_one_sentence_and_exit_2(arguments, sentence, refuses, parts, photo):
+    assert sentence in refuses("predict", photo, "--model", parts / "die", *arguments.split())
 
 
 # --- plot -------------------------------------------------------------------------------------------------------------
@@ -261,16 +239,16 @@ def test_the_contour_of_a_pose_surrounds_the_part_in_its_picture():
     assert not mask[:, -1].any()
 
 
-def test_a_box_is_plotted_as_poses_in_the_photograph_or_as_the_posterior_of_its_crop(capsys, parts, photo, tmp_path):
+def test_a_box_is_plotted_as_poses_in_the_photograph_or_as_the_posterior_of_its_crop(
+    refuses, prints, parts, photo, tmp_path
+):
     arguments = ["plot", photo, "--model", parts / "die", "--box", "70,50,30,30", "--samples", 40, "--uniform", 10]
     for name, options in (("pose.png", ["--camera", "200,200,79.5,59.5"]), ("ball.png", []), ("page.html", [])):
-        assert run(capsys, *arguments, *options, "-o", tmp_path / name)[0] == 0
+        prints(*arguments, *options, "-o", tmp_path / name)
         assert (tmp_path / name).stat().st_size > 10_000
     for wrong, sentence in (
         (["--kind", "pose"], "needs --camera"),
         (["--kind", "pose", "--model", "cylinder", "--camera", "200,200,79.5,59.5"], "a model that tells poses"),
     ):
-        code, _, err = run(capsys, *arguments, "-o", tmp_path / "x.png", *wrong)
-        assert (code, len(err.splitlines())) == (2, 1)
-        assert sentence in err
-    assert "give --box" in run(capsys, "plot", photo, "--model", parts / "die", "--camera", "1,1,1,1", "-o", "x.png")[2]
+        assert sentence in refuses(*arguments, "-o", tmp_path / "x.png", *wrong)
+    assert "give --box" in refuses("plot", photo, "--model", parts / "die", "--camera", "1,1,1,1", "-o", "x.png")

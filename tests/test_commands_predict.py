@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import main
-from aquamam.errors import InputError
 from aquamam.geometry.rotations import random_quat
 from aquamam.network.images import find_images, fit_to, pil_to_tensor, read_image
 from aquamam.network.model import AQuaMaM, ModelConfig
@@ -48,31 +48,11 @@ def die(picture, tmp_path) -> str:
     return str(tmp_path / "die.png")
 
 
-def run(capsys, *arguments: str) -> tuple[int, str, str]:
-    code = main(list(arguments))
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def refused(capsys, *arguments: str) -> str:
-    """The one sentence of a command that does nothing else."""
-    code, out, err = run(capsys, *arguments)
-    assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert err.startswith("aquamam: ")
-    return err
-
-
-def run_json(capsys, *arguments: str):
-    code, out, err = run(capsys, *arguments)
-    assert (code, err) == (0, "")
-    return json.loads(out)
-
-
 # --- predict ----------------------------------------------------------------------------------------------------------
 
 
-def test_json_holds_everything_about_an_image(capsys, model, die):
-    (found,) = run_json(capsys, "predict", die, "--model", model, "--json", "--matrix", "--samples", "64")
+def test_json_holds_everything_about_an_image(prints, model, die):
+    (found,) = json.loads(prints("predict", die, "--model", model, "--json", "--matrix", "--samples", "64"))
     assert found["image"] == die
     q = torch.tensor(found["quaternion_xyzw"], dtype=torch.float64)
     assert math.isclose(float(q.norm()), 1, abs_tol=1e-6)
@@ -84,15 +64,14 @@ def test_json_holds_everything_about_an_image(capsys, model, die):
     assert found["log_density"] <= found["ceiling"] + 3  # cells that the boundary cuts may be denser
 
 
-def test_table_and_csv_tell_the_same(capsys, model, die):
+def test_table_and_csv_tell_the_same(prints, model, die):
     common = ("predict", die, "--model", model, "--samples", "64")
-    (found,) = run_json(capsys, *common, "--json")
-    code, table, _ = run(capsys, *common)
+    (found,) = json.loads(prints(*common, "--json"))
+    table = prints(*common)
     line = table.splitlines()[-1]
     assert all(part in line for part in [*(f"{x:+.5f}" for x in found["quaternion_xyzw"]), found["verdict"]])
-    assert (code, "ceiling" in table) == (0, True)
-    _, text, _ = run(capsys, *common, "--csv", "--matrix")
-    (row,) = csv.DictReader(io.StringIO(text))
+    assert "ceiling" in table
+    (row,) = csv.DictReader(io.StringIO(prints(*common, "--csv", "--matrix")))
     assert [float(row[c]) for c in ("qx", "qy", "qz", "qw")] == found["quaternion_xyzw"]
     assert [float(row[c]) for c in ("rx", "ry", "rz")] == found["rotvec"]
     assert float(row["share_within_30_deg"]) == found["share_within_30_deg"]
@@ -100,17 +79,17 @@ def test_table_and_csv_tell_the_same(capsys, model, die):
     assert "r22" in row
 
 
-def test_an_images_answer_does_not_depend_on_its_neighbours(capsys, model, die, tmp_path):
+def test_an_images_answer_does_not_depend_on_its_neighbours(prints, model, die, tmp_path):
     Image.new("RGB", (40, 40), "green").save(tmp_path / "a.png")
-    alone = run_json(capsys, "predict", die, "--model", model, "--json", "--samples", "64")
-    folder = run_json(capsys, "predict", str(tmp_path), "--model", model, "--json", "--samples", "64")
+    alone = json.loads(prints("predict", die, "--model", model, "--json", "--samples", "64"))
+    folder = json.loads(prints("predict", str(tmp_path), "--model", model, "--json", "--samples", "64"))
     assert [record["image"].rsplit("/", 1)[-1] for record in folder] == ["a.png", "die.png"]
     assert folder[1] == alone[0]
 
 
-def test_without_samples_there_are_rotations_and_densities_only(capsys, model, die):
-    (full,) = run_json(capsys, "predict", die, "--model", model, "--json", "--samples", "64")
-    (fast,) = run_json(capsys, "predict", die, "--model", model, "--json", "--samples", "0")
+def test_without_samples_there_are_rotations_and_densities_only(prints, model, die):
+    (full,) = json.loads(prints("predict", die, "--model", model, "--json", "--samples", "64"))
+    (fast,) = json.loads(prints("predict", die, "--model", model, "--json", "--samples", "0"))
     assert fast["quaternion_xyzw"] == full["quaternion_xyzw"]
     assert fast["log_density"] == full["log_density"]
     assert "modes" not in fast
@@ -120,8 +99,8 @@ def test_unreadable_files_cost_a_sentence_and_not_the_others(capsys, model, die,
     (tmp_path / "text.png").write_text("not an image")
     (tmp_path / "cut.png").write_bytes((tmp_path / "die.png").read_bytes()[:300])
     names = [str(tmp_path / name) for name in ("text.png", "cut.png", "none.png")]
-    code, out, err = run(capsys, "predict", *names, die, "--model", model, "--csv", "--samples", "0")
-    assert code == 2
+    assert main(["predict", *names, die, "--model", model, "--csv", "--samples", "0"]) == 2
+    out, err = capsys.readouterr()
     assert len(list(csv.DictReader(io.StringIO(out)))) == 1
     assert len(err.splitlines()) == 3
     for name in names:
@@ -129,12 +108,12 @@ def test_unreadable_files_cost_a_sentence_and_not_the_others(capsys, model, die,
     assert "Traceback" not in err
 
 
-def test_what_cannot_be_predicted_is_told_in_one_sentence(capsys, model, die, tmp_path):
+def test_what_cannot_be_predicted_is_told_in_one_sentence(refuses, model, die, tmp_path):
     (tmp_path / "empty").mkdir()
-    assert "no-such-model" in refused(capsys, "predict", die, "--model", "no-such-model")
-    assert "--json or --csv" in refused(capsys, "predict", die, "--model", model, "--matrix")
-    assert "nonsense" in refused(capsys, "predict", die, "--model", model, "--device", "nonsense")
-    assert "holds none" in refused(capsys, "predict", str(tmp_path / "empty"), "--model", model)
+    assert "no-such-model" in refuses("predict", die, "--model", "no-such-model")
+    assert "--json or --csv" in refuses("predict", die, "--model", model, "--matrix")
+    assert "nonsense" in refuses("predict", die, "--model", model, "--device", "nonsense")
+    assert "holds none" in refuses("predict", str(tmp_path / "empty"), "--model", model)
 
 
 # --- images of every kind ---------------------------------------------------------------------------------------------
@@ -201,55 +180,51 @@ def test_folders_give_their_images_in_order(tmp_path, picture):
 def test_a_picture_beyond_all_measure_is_refused(tmp_path, monkeypatch):
     Image.new("L", (300, 300)).save(tmp_path / "big.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
-    with pytest.raises(InputError, match="pixels"):
-        read_image(tmp_path / "big.png")
+    refused("pixels", read_image, tmp_path / "big.png")
 
 
 # --- sample and density -----------------------------------------------------------------------------------------------
 
 
-def test_samples_are_drawn_by_their_seed_and_carry_their_density(capsys, model, die, tmp_path):
+def test_samples_are_drawn_by_their_seed_and_carry_their_density(prints, model, die, tmp_path):
     command = ("sample", die, "--model", model, "-n", "7", "--seed")
-    code, text, _ = run(capsys, *command, "1")
-    assert code == 0
+    text = prints(*command, 1)
     rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == 7
-    assert run(capsys, *command, "1")[1] == text
-    assert run(capsys, *command, "2")[1] != text
-    (found,) = run_json(capsys, *command, "1", "--json")
+    assert prints(*command, 1) == text != prints(*command, 2)
+    (found,) = json.loads(prints(*command, "1", "--json"))
     assert found["log_density"] == [float(row["log_density"]) for row in rows]
     assert found["quaternions_xyzw"] == [[float(row[c]) for c in ("qx", "qy", "qz", "qw")] for row in rows]
     file = tmp_path / "out" / "samples.csv"
-    assert run(capsys, *command, "1", "--out", str(file))[1] == ""
+    assert prints(*command, 1, "--out", file) == ""
     assert file.read_text() == text
-    _, scored, _ = run(capsys, "density", die, "--model", model, "--rotations", str(file))
+    scored = prints("density", die, "--model", model, "--rotations", file)
     for drawn, row in zip(rows, csv.DictReader(io.StringIO(scored))):
         assert row["image"] == drawn["image"]
         assert math.isclose(float(row["log_density"]), float(drawn["log_density"]), abs_tol=2e-3)
 
 
-def test_density_takes_columns_in_any_order_either_sign_and_other_measures(capsys, model, die, tmp_path):
+def test_density_takes_columns_in_any_order_either_sign_and_other_measures(prints, model, die, tmp_path):
     table = tmp_path / "r.csv"
     table.write_text("name,qw,qx,qy,qz\nfirst,1,0,0,0\nsecond,-1,0,0,0\n")
     common = ("density", die, "--model", model, "--rotations", str(table))
-    _, text, _ = run(capsys, *common)
-    rows = list(csv.DictReader(io.StringIO(text)))
+    rows = list(csv.DictReader(io.StringIO(prints(*common))))
     assert [row["name"] for row in rows] == ["first", "second"]
     assert rows[0]["log_density"] == rows[1]["log_density"]
-    found = run_json(capsys, *common, "--measure", "1", "--json")
+    found = json.loads(prints(*common, "--measure", "1", "--json"))
     assert math.isclose(found["log_density"][0], float(rows[0]["log_density"]) + 2 * math.log(math.pi), abs_tol=1e-4)
 
 
-def test_density_within_a_tolerance_keeps_what_is_likely(capsys, model, die, tmp_path):
+def test_density_within_a_tolerance_keeps_what_is_likely(refuses, prints, model, die, tmp_path):
     q = random_quat((4 * 40 * 2,), generator=torch.Generator().manual_seed(0))  # a map: two for each first token
     table = tmp_path / "r.csv"
     table.write_text("qx,qy,qz,qw\n" + "".join(",".join(map(str, row)) + "\n" for row in q.tolist()))
     common = ("density", die, "--model", model, "--rotations", str(table), "--json")
-    exact, near = (np.array(run_json(capsys, *common, *more)["log_density"]) for more in ((), ("--within", "1e-2")))
+    exact, near = (np.array(json.loads(prints(*common, *more))["log_density"]) for more in ((), ("--within", "1e-2")))
     likely = exact > exact.max() - 1
     assert np.allclose(exact[likely], near[likely], atol=1e-3)
     assert not np.allclose(exact, near, atol=1e-3)
-    assert "tolerance" in refused(capsys, *common, "--within", "2")
+    assert "tolerance" in refuses(*common, "--within", "2")
 
 
 @pytest.mark.parametrize(
@@ -263,16 +238,14 @@ def test_density_within_a_tolerance_keeps_what_is_likely(capsys, model, die, tmp
         ("qx,qy,qz,qw\n0,0,1\n", "line 2"),
     ],
 )
-def test_a_wrong_table_of_rotations_is_one_sentence(capsys, model, die, tmp_path, text, told):
+def test_a_wrong_table_of_rotations_is_one_sentence(refuses, model, die, tmp_path, text, told):
     (tmp_path / "r.csv").write_text(text)
-    assert told in refused(capsys, "density", die, "--model", model, "--rotations", str(tmp_path / "r.csv"))
+    assert told in refuses("density", die, "--model", model, "--rotations", str(tmp_path / "r.csv"))
 
 
-def test_rotations_come_from_a_pipe_too(capsys, model, die, monkeypatch):
+def test_rotations_come_from_a_pipe_too(prints, model, die, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("qx,qy,qz,qw\n0,0,0,1\n"))
-    code, out, _ = run(capsys, "density", die, "--model", model, "--rotations", "-")
-    assert code == 0
-    assert len(out.splitlines()) == 2
+    assert len(prints("density", die, "--model", model, "--rotations", "-").splitlines()) == 2
 
 
 # --- plot -------------------------------------------------------------------------------------------------------------
@@ -287,22 +260,20 @@ def test_rotations_come_from_a_pipe_too(capsys, model, die, monkeypatch):
         ("page.html", ["--truth", "0,0,0,1"], b"<!doctype html>"),
     ],
 )
-def test_plots_of_every_kind_are_written(capsys, model, die, tmp_path, name, options, start):
+def test_plots_of_every_kind_are_written(prints, model, die, tmp_path, name, options, start):
     out = tmp_path / "plots" / name
     few = [] if "marginals" in options else ["--samples", "30", "--uniform", "20"]
-    code, printed, err = run(capsys, "plot", die, "-o", str(out), "--model", model, *few, *options)
-    assert (code, printed.strip(), err) == (0, str(out), "")
+    assert prints("plot", die, "-o", out, "--model", model, *few, *options).strip() == str(out)
     content = out.read_bytes()
     assert content.startswith(start)
     if name == "page.html":
         assert b'"name":"die"' in content  # the model's object is known by its mesh
 
 
-def test_a_runs_folder_gives_its_learning_curve(capsys, tmp_path):
+def test_a_runs_folder_gives_its_learning_curve(prints, tmp_path):
     record = {"step": 5, "images": 640, "log_likelihood": 1.5, "train_log_likelihood": 1.4, "ceiling": 17.6}
     (tmp_path / "log.jsonl").write_text(json.dumps(record) + "\n")
-    code, _, _ = run(capsys, "plot", str(tmp_path), "-o", str(tmp_path / "curve.png"))
-    assert code == 0
+    prints("plot", tmp_path, "-o", tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -315,6 +286,6 @@ def test_a_runs_folder_gives_its_learning_curve(capsys, tmp_path):
         (["-o", "a.png", "--object", "unheard-of"], "neither a file nor a solid"),
     ],
 )
-def test_wrong_plots_are_one_sentence(capsys, model, die, tmp_path, monkeypatch, options, told):
+def test_wrong_plots_are_one_sentence(refuses, model, die, tmp_path, monkeypatch, options, told):
     monkeypatch.chdir(tmp_path)
-    assert told in refused(capsys, "plot", die, "--model", model, "--samples", "20", *options)
+    assert told in refuses("plot", die, "--model", model, "--samples", "20", *options)
