@@ -9,7 +9,6 @@ from PIL import Image
 from scipy.spatial.transform import Rotation
 
 from aquamam.checkpoints.checkpoint import save_model
-from aquamam.cli.main import main
 from aquamam.data.loaders.photoreal import BUNDLED, PhotorealDataset
 from aquamam.data.open import open_dataset
 from aquamam.network.model import AQuaMaM, ModelConfig
@@ -73,19 +72,16 @@ def test_examples_list_the_rotations_of_their_view_and_their_window(data):
     assert open_dataset(BUNDLED, "test", size=32).batch([4, 5]).images.shape == (2, 3, 32, 32)
 
 
-def test_the_command_gives_a_row_for_each_framing(tmp_path, capsys):
+def test_the_command_gives_a_row_for_each_framing(tmp_path, prints, refuses):
     network = {"bins": 12, "dim": 16, "heads": 2, "layers": 1, "hidden": 16}
     torch.manual_seed(0)
     model = AQuaMaM(ModelConfig(**network, embedding="stem", image_size=8, stem=(8,), stem_blocks=(0,)))
     save_model(model, tmp_path / "model.safetensors")
-    words = ["evaluate", str(tmp_path / "model.safetensors"), "--photoreal", "--quiet", "--samples", "3"]
-    assert main([*words, "--count", "6"]) == 0
-    text = capsys.readouterr().out
+    words = ["evaluate", tmp_path / "model.safetensors", "--photoreal", "--quiet", "--samples", 3]
+    text = prints(*words, "--count", 6)
     assert "6 images: physically based pictures of a die at 8 px" in text
     assert [line.split()[1] for line in text.splitlines() if line.startswith(("centred", "detector"))] == ["2", "4"]
-    assert main([*words, "--count", "6", "--json", "--out", str(tmp_path / "report")]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(prints(*words, "--count", 6, "--json", "--out", tmp_path / "report"))
     assert told["classes"]["detector"]["images"] == 4
     assert "prediction_image" in (tmp_path / "report" / "evaluation.html").read_text()
-    assert main([*words, "--data", "render:die"]) == 2
-    assert "--photoreal is a data set of its own" in capsys.readouterr().err
+    assert "--photoreal is a data set of its own" in refuses(*words, "--data", "render:die")

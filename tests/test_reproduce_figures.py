@@ -72,20 +72,6 @@ def test_experiments_without_training_write_their_files(tmp_path, prints, argume
         assert result["grid"] == 72
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        *("unimodal --steps 0", "toy --steps 0", "throughput --rounds 0"),
-        *("toy --samples -1", "toy --systems oracle", "toy --lr nan", "toy --threads 0", "toy --level 99"),
-        *("peak --device cuda:77", "comparison --systems oracle", "comparison --distributions oracle"),
-        *("comparison --seconds 0", "all --only nonsense", "die --model nowhere"),
-    ],
-)
-def test_bad_settings_are_told_in_one_line(tmp_path, refuses, bad):
-    refuses("reproduce", *bad.split(), "--out", tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 # --- distributions of known density -----------------------------------------------------------------------------------
 
 

@@ -18,7 +18,6 @@ import pytest
 from services import PNG, encoded, listening, picture, tiny_model
 
 from aquamam.checkpoints.checkpoint import save_model
-from aquamam.cli.main import main
 from aquamam.cli.serve import OPTIONS, add_arguments, name_of
 from aquamam.serving.app import create_app
 from aquamam.serving.gate import Limits
@@ -81,29 +80,11 @@ def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
         process.communicate()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--host", "no.such.host.invalid"], "cannot listen"),
-        (["--max-queue", "0"], "queue must be positive"),
-        (["no-such-model"], "no checkpoint"),
-        (["no-such-model.onnx"], "there is none"),
-        (["=x"], "different names"),
-    ],
-)
-def test_what_cannot_be_served_is_told_in_one_sentence(arguments, sentence, capsys):
-    assert main(["serve", "--port", "0", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert sentence in error
-    assert error.count("\n") == 1
-
-
-def test_a_port_that_is_taken_is_told_before_models_are_read(capsys):
+def test_a_port_that_is_taken_is_told_before_models_are_read(refuses):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert main(["serve", "no-such-model", "--port", str(taken.getsockname()[1])]) == 2
-    assert "cannot listen" in capsys.readouterr().err
+        assert "cannot listen" in refuses("serve", "no-such-model", "--port", taken.getsockname()[1])
 
 
 def test_models_get_short_names():
