@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import trimesh
 from refusals import refused
 from scenes import CAMERA, RADIUS, bop_folder, pose_model
 from scipy.spatial.transform import Rotation
@@ -167,11 +168,7 @@ def results_of(scene: Path) -> list[Result]:
 def write_model(folder: Path) -> None:
     """The die as BOP has models."""
     mesh = solid("die").mesh
-    lines = ["ply", "format ascii 1.0", f"element vertex {len(mesh.vertices)}"]
-    lines += [f"property float {axis}" for axis in "xyz"]
-    lines += [f"element face {len(mesh.faces)}", "property list uchar int vertex_indices", "end_header"]
-    lines += [" ".join(map(str, v)) for v in mesh.vertices] + [f"3 {a} {b} {c}" for a, b, c in mesh.faces]
-    (folder / "models" / "obj_000007.ply").write_text("\n".join(lines) + "\n")
+    trimesh.Trimesh(mesh.vertices, mesh.faces, process=False).export(folder / "models" / "obj_000007.ply")
 
 
 def test_result_files_are_read_as_they_were_written(folder, tmp_path):
