@@ -7,29 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from networks import tiny_model
 from PIL import Image
 
 from aquamam.geometry.camera import Camera
 from aquamam.geometry.rotations import opencv_to_opengl, quat_to_matrix, random_quat
-from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.network.model import AQuaMaM
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 
 WIDTH, HEIGHT = 160, 120
 CAMERA = Camera(fx=200.0, fy=200.0, cx=79.5, cy=59.5)  # the middle of the image, as OpenCV counts
 RADIUS = math.sqrt(3)  # of the die, whose unit is called a millimetre here
-TINY = ModelConfig(
-    bins=12,
-    dim=16,
-    heads=2,
-    layers=2,
-    hidden=16,
-    embedding="stem",
-    image_size=16,
-    stem=(4, 8),
-    stem_blocks=(0, 0),
-    pose=True,
-)
 
 
 def picture(R: np.ndarray, t: np.ndarray, name: str = "die") -> np.ndarray:
@@ -74,7 +63,6 @@ def bop_folder(root: Path, count: int = 3) -> Path:
 
 def pose_model() -> AQuaMaM:
     """An untrained model of the die that tells poses."""
-    torch.manual_seed(0)
-    model = AQuaMaM(TINY).eval()
+    model = tiny_model(layers=2, pose=True)
     model.learn(part={"radius": RADIUS, "centre": [0.0, 0.0, 0.0], "unit": "mm"}, data={"objects": [{"name": "die"}]})
     return model

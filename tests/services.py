@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import networks
 import numpy as np
-import torch
 import uvicorn
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
-from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.network.model import AQuaMaM
 from aquamam.serving.app import create_app
 from aquamam.serving.gate import Limits
 
@@ -24,13 +24,8 @@ SIZE = 16
 
 
 def tiny_model(seed: int = 0, **changes: Any) -> AQuaMaM:
-    torch.manual_seed(seed)
-    config: dict[str, Any] = {"bins": 24, "dim": 16, "heads": 2, "layers": 2, "hidden": 24, "octaves": 3}
-    config |= {"image_size": SIZE, "embedding": "stem", "stem": (4, 8), "stem_blocks": (0, 1)}
-    model = AQuaMaM(ModelConfig(**{**config, **changes})).eval()
-    with torch.no_grad():  # as trained: a fresh model's answers hardly depend on the image
-        for weight in model.parameters():
-            weight.mul_(2.5 if weight.ndim > 1 else 1)
+    config = {"bins": 24, "layers": 2, "hidden": 24, "octaves": 3, "image_size": SIZE, "stem_blocks": (0, 1)}
+    model = networks.tiny_model(2.5, seed, **{**config, **changes})
     model.info = {"data": {"objects": [{"name": "die"}], "settings": {"size": SIZE}}}
     return model
 

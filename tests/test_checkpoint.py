@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from networks import tiny_model
 from refusals import refused
 from registry import tiny
 
@@ -11,7 +12,7 @@ import aquamam
 from aquamam.checkpoints.checkpoint import load_tensors, save_tensors
 from aquamam.data.base import RotationDataset
 from aquamam.data.labels import carried_over
-from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.network.model import AQuaMaM
 from aquamam.rendering.solids import solid
 
 
@@ -112,8 +113,7 @@ def test_importing_runs_no_code_from_the_file(tmp_path, capsys):
 
 
 def test_a_description_may_hold_any_name(tmp_path):
-    model = AQuaMaM(ModelConfig(bins=8, dim=16, heads=2, layers=1, hidden=16, image_size=16, patch_size=8))
-    file = aquamam.save_model(model, tmp_path / "model.safetensors", {"model": "mine", "self": 1})
+    file = aquamam.save_model(tiny_model(), tmp_path / "model.safetensors", {"model": "mine", "self": 1})
     assert aquamam.load(file).info["model"] == "mine"
 
 

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from networks import tiny_model
 from PIL import Image
 from refusals import refused
 
@@ -15,7 +16,6 @@ from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import main
 from aquamam.geometry.rotations import random_quat
 from aquamam.network.images import find_images, fit_to, pil_to_tensor, read_image
-from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 
@@ -25,9 +25,7 @@ Q = (0.4, -0.3, 0.2, 0.842615)
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> str:
     """A small network with random weights that says it was trained on the die."""
-    torch.manual_seed(0)
-    stem = {"embedding": "stem", "stem": (8, 16), "stem_blocks": (0, 0)}
-    network = AQuaMaM(ModelConfig(bins=40, dim=32, heads=2, layers=1, hidden=32, image_size=32, **stem)).eval()
+    network = tiny_model(bins=40, dim=32, hidden=32, image_size=32, stem=(8, 16))
     with torch.no_grad():
         for p in network.parameters():
             p.add_(0.3 * torch.randn_like(p))  # so that it answers to its input

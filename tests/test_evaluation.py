@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from networks import tiny_config, tiny_model
 from PIL import Image
 from refusals import refused
 from synthetic import KnownMixture
@@ -26,14 +27,13 @@ from aquamam.evaluation.results import Figures
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, multiply, random_quat, rotvec_to_quat
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
+from aquamam.network.model import AQuaMaM, RotationModel
 from aquamam.pages.evaluation import evaluation_page
 from aquamam.posterior.distribution import RotationDistribution, least_expected_error
 from aquamam.rendering.solids import solid
 
 SIDE = 8
-NETWORK = {"bins": 12, "dim": 16, "heads": 2, "layers": 1, "hidden": 16}
-TINY = ModelConfig(**NETWORK, embedding="stem", image_size=SIDE, stem=(8,), stem_blocks=(0,))
+TINY = tiny_config(image_size=SIDE, stem=(8,), stem_blocks=(0,))
 
 
 class Listed(RotationDataset):
@@ -252,7 +252,7 @@ def test_ties_of_a_density_that_is_constant_in_cells_stay_ties():
 
 
 def test_what_cannot_be_evaluated_gets_one_clear_sentence(drawn):
-    toy = AQuaMaM(ModelConfig(**NETWORK, embedding="category", tokens=4))
+    toy = tiny_model(embedding="category", tokens=4)
     for rule, options in (
         ("at least 1 image", {"limit": 0}),
         ("negative", {"samples": -1}),

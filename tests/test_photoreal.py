@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
+from networks import tiny_model
 from PIL import Image
 from scipy.spatial.transform import Rotation
 
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.data.loaders.photoreal import BUNDLED, PhotorealDataset
 from aquamam.data.open import open_dataset
-from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.rendering.solids import solid
 
 DIE = solid("die").mesh
@@ -73,10 +73,7 @@ def test_examples_list_the_rotations_of_their_view_and_their_window(data):
 
 
 def test_the_command_gives_a_row_for_each_framing(tmp_path, prints, refuses):
-    network = {"bins": 12, "dim": 16, "heads": 2, "layers": 1, "hidden": 16}
-    torch.manual_seed(0)
-    model = AQuaMaM(ModelConfig(**network, embedding="stem", image_size=8, stem=(8,), stem_blocks=(0,)))
-    save_model(model, tmp_path / "model.safetensors")
+    save_model(tiny_model(image_size=8, stem=(8,), stem_blocks=(0,)), tmp_path / "model.safetensors")
     words = ["evaluate", tmp_path / "model.safetensors", "--photoreal", "--quiet", "--samples", 3]
     text = prints(*words, "--count", 6)
     assert "6 images: physically based pictures of a die at 8 px" in text

@@ -5,18 +5,18 @@ import math
 import numpy as np
 import pytest
 import torch
+from networks import tiny_config
 from PIL import Image
 from refusals import refused
 
 from aquamam.errors import InputError
 from aquamam.geometry.camera import Camera, Crop, cut, ray_rotation
 from aquamam.geometry.rotations import geodesic_angle, random_quat, rotate
-from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.network.model import AQuaMaM
 from aquamam.posterior import windows
 from aquamam.posterior.poses import Pose, PoseDistribution
 
-SMALL = {"bins": 12, "dim": 16, "heads": 2, "layers": 2, "hidden": 16, "image_size": 16}
-CONFIG = ModelConfig(embedding="stem", stem=(4, 8), stem_blocks=(0, 0), pose=True, **SMALL)
+CONFIG = tiny_config(layers=2, pose=True)
 
 
 @pytest.fixture

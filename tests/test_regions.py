@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from binghams import bingham_posterior, cylinder, four_fives, turns
+from networks import tiny_model
 from refusals import refused
 from synthetic import KnownMixture
 from tables import table_posterior
@@ -17,7 +18,7 @@ from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import random_quat, rotvec_to_quat
-from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
+from aquamam.network.model import RotationModel
 from aquamam.posterior.calibration import Calibration, ConformalScores
 from aquamam.posterior.regions import density_pit, find_region, score_threshold
 from aquamam.rendering.render import RenderSettings
@@ -160,8 +161,7 @@ def test_a_flat_posterior_abstains(generator):
 
 
 def test_the_scores_live_in_the_checkpoint(tmp_path):
-    config = ModelConfig(bins=12, dim=16, heads=2, layers=1, hidden=16, image_size=16, patch_size=8)
-    model = AQuaMaM(config)
+    model = tiny_model()
     data = RenderedDataset(solid("tet"), RenderSettings(size=16), split="calibration", length=24)
     kept = calibrate(model, data, samples=30, batch_size=8)
     assert kept == calibrate(model, data, samples=30, batch_size=8)

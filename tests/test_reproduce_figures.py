@@ -7,12 +7,12 @@ import re
 import numpy as np
 import pytest
 import torch
+from networks import tiny_model
 from refusals import refused
 
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
-from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.reproduce import comparison, figures, objects, report
 
 # --- figures without training -----------------------------------------------------------------------------------------
@@ -163,11 +163,8 @@ def test_an_object_without_a_model_tells_how_to_train_one(monkeypatch, refuses, 
 
 
 def test_reproduce_cylinder_evaluates_and_draws_a_checkpoint(tmp_path, prints, refuses):
-    torch.manual_seed(0)
-    small = {"dim": 16, "heads": 2, "layers": 1, "hidden": 16}
-    small |= {"embedding": "patches", "image_size": 32, "patch_size": 16}
     path, out = tmp_path / "tiny.safetensors", tmp_path / "out"
-    save_model(AQuaMaM(ModelConfig(bins=20, **small)), path, {"data": {"objects": [{"name": "cylinder"}]}})
+    save_model(tiny_model(image_size=32), path, {"data": {"objects": [{"name": "cylinder"}]}})
     assert "7.24" in prints("reproduce", "cylinder", "--model", path, "--out", out, "--images", 4)
     result = json.loads((out / "cylinder.json").read_text())
     assert result["mean_log_likelihood"] < result["ceiling"]

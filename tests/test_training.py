@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from networks import tiny_config
 from refusals import refused
 from synthetic import KnownMixture
 from train_tiny import MODEL, tiny_trainer
@@ -20,7 +21,7 @@ from aquamam.data.base import Batch, UnreadableExample
 from aquamam.data.labels import draw_labels
 from aquamam.geometry.rotations import random_quat
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.network.model import AQuaMaM, ModelConfig
+from aquamam.network.model import AQuaMaM
 from aquamam.posterior.calibration import Calibration, ConformalScores
 from aquamam.training.config import PAPER, TrainConfig
 from aquamam.training.trainer import TrainingStopped
@@ -106,9 +107,7 @@ def test_two_processes_equal_one(tmp_path, precision, error):
 
 def test_it_learns_a_known_distribution(tmp_path):
     """The held-out log-likelihood approaches the true density's, and never passes it by more than chance."""
-    model = ModelConfig(
-        bins=20, dim=32, heads=4, layers=2, hidden=64, embedding="stem", image_size=8, stem=(8, 8), stem_blocks=(0, 0)
-    )
+    model = tiny_config(bins=20, dim=32, heads=4, layers=2, hidden=64, image_size=8, stem=(8, 8))
     trainer = tiny_trainer(tmp_path, 350, model, batch_size=256, validate_every=350, lr=4e-3, averaging=0.1)
     valid = KnownMixture(split="valid", length=2000)
     trainer.fit()

@@ -1,22 +1,17 @@
 """Whether an image is like those of training: p-values that are uniform for such images and small for others."""
 
 import torch
+from networks import tiny_model
 from scipy.stats import kstest
 
 from aquamam.data import PhotoDataset
-from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.posterior.calibration import Calibration
 from aquamam.rendering.solids import solid
 from aquamam.training.typicality import find_typicality
 
-CONFIG = ModelConfig(
-    bins=16, embedding="stem", stem=(8, 16), stem_blocks=(0, 0), dim=16, heads=2, layers=1, hidden=32, image_size=16
-)
-
 
 def test_p_values_are_uniform_for_images_like_the_held_out_ones_and_small_for_others():
-    torch.manual_seed(0)
-    model = AQuaMaM(CONFIG).eval()
+    model = tiny_model(bins=16, stem=(8, 16), hidden=32)
     find_typicality(model, PhotoDataset(solid("die"), 16, split="calibration", length=600))
     model.calibration = Calibration.from_dict(model.calibration.to_dict())  # as it is after a journey through a file
     images = PhotoDataset(solid("die"), 16, split="test", length=400).batch(range(400)).images
@@ -30,5 +25,4 @@ def test_p_values_are_uniform_for_images_like_the_held_out_ones_and_small_for_ot
 
 
 def test_models_without_held_out_images_know_no_typicality():
-    model = AQuaMaM(CONFIG).eval()
-    assert model(torch.zeros(2, 3, 16, 16)).typicality is None
+    assert tiny_model()(torch.zeros(2, 3, 16, 16)).typicality is None

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import torch
+from networks import tiny_config
 from synthetic import KnownMixture
 
 from aquamam.network.model import ModelConfig
@@ -12,44 +13,16 @@ from aquamam.training.config import TrainConfig
 from aquamam.training.distributed import process_group
 from aquamam.training.trainer import Trainer
 
-MODEL = ModelConfig(
-    bins=16,
-    dim=16,
-    heads=2,
-    layers=2,
-    hidden=32,
-    dropout=0.1,
-    embedding="stem",
-    image_size=8,
-    stem=(8, 8),
-    stem_blocks=(0, 1),
-    stem_norm="batch",
-)
+SHAPE = {"bins": 16, "layers": 2, "hidden": 32, "image_size": 8, "stem": (8, 8)}
+MODEL = tiny_config(**SHAPE, dropout=0.1, stem_blocks=(0, 1), stem_norm="batch")
 
 
 def tiny_trainer(out, steps: int = 60, model: ModelConfig = MODEL, start_from=None, **changes) -> Trainer:
-    settings = {
-        "batch_size": 32,
-        "validate_every": 20,
-        "validation_size": 64,
-        "checkpoint_seconds": 0.05,
-        "threads": 0,
-        "lr": 3e-3,
-        "smoothing": 2.0,
-        "precision": "float32",  # whatever the processor
-    }
+    settings = {"batch_size": 32, "validate_every": 20, "validation_size": 64, "checkpoint_seconds": 0.05}
+    settings |= {"threads": 0, "lr": 3e-3, "smoothing": 2.0, "precision": "float32"}  # whatever the processor
     config = TrainConfig(steps=steps, **{**settings, **changes})
-    return Trainer(
-        "aquamam",
-        model.to_dict(),
-        config,
-        KnownMixture(),
-        KnownMixture(split="valid", length=64),
-        out,
-        start_from=start_from,
-        device="cpu",
-        quiet=True,
-    )
+    data = KnownMixture(), KnownMixture(split="valid", length=64)
+    return Trainer("aquamam", model.to_dict(), config, *data, out, start_from=start_from, device="cpu", quiet=True)
 
 
 if __name__ == "__main__":
