@@ -17,7 +17,6 @@ from matplotlib.patches import Patch
 from torch import Tensor
 
 from aquamam.baselines.bingham import Bingham, BinghamConfig, BinghamMixture
-from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import canonical, chordal_mean, geodesic_angle, multiply, rotvec_to_quat, slerp
 from aquamam.rendering.render import RenderSettings, render
@@ -35,20 +34,19 @@ def two_rotations() -> Float[Tensor, "2 4"]:
     return torch.stack([first, multiply(rotvec_to_quat(axis / axis.norm() * math.radians(110)), first)])
 
 
-def fit_bingham(q: Float[Tensor, "n 4"], steps: int, seed: int) -> tuple[BinghamMixture, list[float]]:
-    """The likeliest Bingham distribution by Adam, and the curve of minus its mean log-likelihood."""
+def fit_bingham(q: Float[Tensor, "n 4"], steps: int, seed: int) -> BinghamMixture:
+    """The likeliest Bingham distribution by Adam."""
     torch.manual_seed(seed)
     model = Bingham(BinghamConfig(encoder="category", categories=1, category_features=1))
-    config = replace(PLAIN, steps=steps, lr=0.01, beta2=0.99, seed=seed)
-    fit = Fit(model, Pairs.uniform([q]), config).run("unimodal")
+    Fit(model, Pairs.uniform([q]), replace(PLAIN, steps=steps, lr=0.01, beta2=0.99, seed=seed)).run("unimodal")
     with torch.no_grad():
-        return model.posterior(torch.tensor([0])), fit.curve
+        return model.posterior(torch.tensor([0]))
 
 
 def unimodal(out: Path, *, seed: int = 0, steps: int = 600) -> dict[str, Any]:
     """Fit; draw four dice, and the density along the way between the two rotations."""
     q = two_rotations()
-    posterior, _ = fit_bingham(q, steps, seed)
+    posterior = fit_bingham(q, steps, seed)
     estimate = posterior.mode[0].double()
     between = torch.rad2deg(geodesic_angle(q, estimate)).tolist()
     log_p = posterior.log_prob(torch.stack([*q, estimate])[:, None])[:, 0].tolist()
@@ -115,9 +113,9 @@ def cell_areas(bins: int) -> np.ndarray:
     return np.maximum(np.diff(np.diff(corner, axis=0), axis=1), 0)
 
 
-def hemisphere(out: Path, *, seed: int = 0, points: int = 500_000, bins: int = 200) -> dict[str, Any]:
+def hemisphere(out: Path, *, seed: int = 0) -> dict[str, Any]:
     """Fit the mixture to points, evaluate it at fresh ones, draw the figure; returns what OUT/hemisphere.json holds."""
-    shown = 1000
+    points, bins, shown = 500_000, 200, 1000
     random = np.random.default_rng(seed)
     counts = np.zeros((bins, bins))
     np.add.at(counts, bin_of(random_points(points, random)[:, :2], bins), 1)
@@ -189,12 +187,9 @@ def bins_of_next(first: float, bins: int) -> list[dict[str, Any]]:
     return rows
 
 
-def constraint(out: Path, *, first: float = 0.7, bins: int = 10) -> dict[str, Any]:
+def constraint(out: Path) -> dict[str, Any]:
     """The unit circle with the bins on the line q_x, and the bins' uniform densities."""
-    if not 0 <= first < 1:
-        raise InputError(f"q_x must lie in [0, 1), got {first}.")
-    if bins < 2 or bins % 2:
-        raise InputError(f"bins must be even, so that an edge stands at zero, and at least 2, got {bins}.")
+    first, bins = 0.7, 10
     rows, room = bins_of_next(first, bins), math.sqrt(1 - first**2)
     top = max(1 / row["width"] for row in rows if row["width"])
     with drawing(out / "constraint.png", 11, 4.4) as figure:

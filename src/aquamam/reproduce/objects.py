@@ -37,9 +37,7 @@ VIEWS = {
 }
 
 
-def run(
-    out: Path, name: str, *, model: str | None = None, images: int = 300, samples: int = 100, seed: int = 0
-) -> dict[str, Any]:
+def run(out: Path, name: str, *, model: str | None = None, images: int = 300, seed: int = 0) -> dict[str, Any]:
     """Evaluate a trained model on fresh renders and draw the paper's views; returns what OUT/NAME.json holds."""
     if model is None and name not in bundled():
         train = f"aquamam train {name}-small --data render:{name} --out runs/{name}"
@@ -57,7 +55,7 @@ def run(
     stored = RenderSettings.from_dict(data["settings"]) if data.get("settings") else RenderSettings()
     known = KnownObject(name=name, mesh=solid(name).mesh, settings=replace(stored, size=config.get("image_size", 224)))
     dataset = RenderedDataset(solid(name), known.settings, seed=SEED + seed, split="test", length=images)
-    evaluation = evaluate(network, dataset, samples=samples, seed=seed, threads=1)
+    evaluation = evaluate(network, dataset, seed=seed, threads=1)
     found, views = evaluation.to_dict(), []
     for file, rotvec, drawn, uniform in VIEWS[name]:
         q = rotvec_to_quat(torch.tensor(rotvec, dtype=torch.float64))
@@ -74,6 +72,6 @@ def run(
         "ceiling": math.inf if found["ceiling"] is None else found["ceiling"],
         **{"verdict": evaluation.verdict, "views": views, "kind": network.kind, "config": config},
         **{"parameters": network.parameter_count, "image_size": known.settings.size},
-        **{"samples": samples, "seed": seed, "measure": "pi^2"},
+        **{"samples": evaluation.samples, "seed": seed, "measure": "pi^2"},
     }
     return finish(out, name, result)

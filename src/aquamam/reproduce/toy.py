@@ -158,17 +158,9 @@ LIKELIHOODS: dict[str, Any] = {"aquamam": _aquamam, "ipdf": _ipdf, "mog": _mog}
 
 
 def run(
-    out: Path,
-    scale: Scale = SCALES["cpu"],
-    *,
-    samples: int = 40_000,
-    systems: Sequence[str] = ("aquamam",),
-    device: str = "cpu",
+    out: Path, scale: Scale, *, samples: int = 40_000, systems: Sequence[str] = ("aquamam",), device: str = "cpu"
 ) -> dict[str, Any]:
-    """The whole experiment; returns what OUT/toy.json holds: one system's result, and others under their names.
-
-    device: where the models are fitted.
-    """
+    """The whole experiment; returns what OUT/toy.json holds: one system's result, and others under their names."""
     if not systems or any(name not in NAMES for name in systems):
         raise InputError(f"systems must be some of {', '.join(NAMES)}, got {', '.join(systems) or 'none'}.")
     pairs = toy_pairs()
@@ -182,16 +174,13 @@ def run(
 # --- AQuaMaM-MoG: the strain of its change of variables, and its samples ----------------------------------------------
 
 
-def run_mog(
-    out: Path, scale: Scale = SCALES["cpu"], *, samples: int = 40_000, shown: int = 1000, device: str = "cpu"
-) -> dict[str, Any]:
+def run_mog(out: Path, scale: Scale, *, samples: int = 40_000, device: str = "cpu") -> dict[str, Any]:
     """Train on the toy data, draw the appendix's figures; returns what OUT/mog.json holds."""
-    pairs = toy_pairs()
+    pairs, shown = toy_pairs(), 1000
     result = run_system("mog", pairs, out, scale, samples, device)
-    unimodal = 0  # the viewpoint with one rotation
-    true = pairs.of(unimodal)[0]
+    true = pairs.of(0)[0]  # of the viewpoint with one rotation
     with torch.no_grad():
-        posterior = load(out / "mog.safetensors")(torch.tensor([unimodal]))
+        posterior = load(out / "mog.safetensors")(torch.tensor([0]))
         generator = torch.Generator().manual_seed(scale.mog.seed)
         cloud = make_cloud(posterior, samples=shown, uniform=0, truth=true, generator=generator)
     distance = torch.rad2deg(geodesic_angle(torch.from_numpy(cloud.q[1:]).double(), true))
@@ -229,7 +218,7 @@ def peak_rotation() -> Tensor:
 
 
 def run_peak(
-    out: Path, config: FitConfig = QUICK_PEAK, rotation: Sequence[float] | Tensor | None = None, *, device: str = "cpu"
+    out: Path, config: FitConfig, rotation: Sequence[float] | None = None, *, device: str = "cpu"
 ) -> dict[str, Any]:
     """The whole experiment; returns what OUT/peak.json holds."""
     q = as_unit_quat(peak_rotation() if rotation is None else rotation, "rotation")
