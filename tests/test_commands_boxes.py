@@ -20,7 +20,7 @@ from aquamam.geometry.camera import ray_rotation
 from aquamam.geometry.rotations import geodesic_angle, multiply, opencv_to_opengl, random_quat
 from aquamam.network.poses import look
 from aquamam.plotting.overlay import silhouette
-from aquamam.posterior.frames import Rotated
+from aquamam.posterior.distribution import Rotated
 from aquamam.rendering.solids import solid
 
 ROS = """

@@ -14,8 +14,8 @@ from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.directional import inverse_cdf
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
-from aquamam.posterior.decoding import distinct
 from aquamam.posterior.maps import within
+from aquamam.posterior.sentences import distinct
 
 CHARTS = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
 DENSITIES = pytest.mark.parametrize("density", ["cells", "paper"])

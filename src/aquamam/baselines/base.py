@@ -1,4 +1,4 @@
-"""What the baselines have in common: an encoder, a loss, mixtures, and predictions where no formula gives the mode."""
+"""What the baselines have in common: an encoder, mixtures, and a climb where no formula gives the mode."""
 
 from collections.abc import Callable
 from typing import Any
@@ -93,12 +93,6 @@ class MixturePosterior(RotationDistribution):
 
 def best_of(q: Rotations, log_p: Densities) -> Quaternions:
     return q[log_p.argmax(0), torch.arange(q.shape[1], device=q.device)]
-
-
-def best_draw(posterior: RotationDistribution, ascent_steps: int = 0) -> Float[Tensor, "batch 4"]:
-    """The likeliest of 256 draws with a fixed seed, optionally climbed on from: where no formula gives the mode."""
-    q = posterior._sample(256, torch.Generator().manual_seed(0)).double()
-    return ascend(posterior._log_prob, best_of(q, posterior._log_probs(q)), ascent_steps).float()
 
 
 def ascend(log_density: Callable[[Tensor], Tensor], q: Quaternions, steps: int, reach: float = 0.05) -> Quaternions:

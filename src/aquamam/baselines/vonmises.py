@@ -55,13 +55,10 @@ class VonMises(Baseline):
 
     def posterior(self, images: ImageInput) -> "VonMisesMixture":
         outputs = self.head(self.encoder(images)).unflatten(-1, (self.config.components, 10)).double()
-        return VonMisesMixture(outputs[..., 0].log_softmax(-1), *_angles(outputs[..., 1:]), self.config.euler)
-
-
-def _angles(outputs: Float[Tensor, "*batch 9"]) -> tuple[Float[Tensor, "*batch 3"], Float[Tensor, "*batch 3"]]:
-    """Means and concentrations of three angles from three biternions and three log concentrations."""
-    cosine, sine, log_concentration = outputs.double().split(3, -1)
-    return torch.atan2(sine, cosine), log_concentration.clamp_max(math.log(MAX_CONCENTRATION)).exp()
+        weight, cosine, sine, log_concentration = outputs.split([1, 3, 3, 3], -1)
+        concentration = log_concentration.clamp_max(math.log(MAX_CONCENTRATION)).exp()
+        mean, log_weight = torch.atan2(sine, cosine), weight.squeeze(-1).log_softmax(-1)
+        return VonMisesMixture(log_weight, mean, concentration, self.config.euler)
 
 
 def log_euler_density(q: Tensor, mean: Angles, concentration: Angles, euler: str) -> Float[Tensor, "..."]:

@@ -95,7 +95,7 @@ def predict(model: Any, pictures: list, args: argparse.Namespace) -> list[dict[s
 
     from aquamam.geometry.rotations import opencv_to_opengl
     from aquamam.posterior.answers import answers
-    from aquamam.posterior.frames import Rotated
+    from aquamam.posterior.distribution import Rotated
 
     options: dict[str, Any] = {"strategy": args.strategy, "generator": model.generator(args.seed)}
     with torch.inference_mode():

@@ -27,6 +27,13 @@ MARGIN = 1.25  # side of a crop in longer sides of the box
 NOMINAL = 0.45  # apparent radius of a part in shares of the crop's side: about what crops have on average
 FINEST = 8  # samples along a pixel of a crop
 Box = tuple[float, float, float, float]  # left, top, width, height in pixels
+FRAMES = ("opengl", "opencv")  # x right, y up, z towards the viewer (ours); x right, y down, z forward
+
+
+def check_frame(frame: str) -> str:
+    """A frame's name, if it is one."""
+    require(frame in FRAMES, f"a camera's frame is {' or '.join(FRAMES)}, got {frame!r}.")
+    return frame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +52,7 @@ class Camera:
         good = all(map(math.isfinite, (*told, *self.distortion))) and min(told[:2]) > 0
         rule = "a camera needs finite fx, fy, cx, cy with positive focal lengths"
         require(good, f"{rule}, got {told}; for example 600,600,320,240.")
-        require(
-            extra <= 5,
-            f"lens distortion has at most five numbers k1, k2, p1, p2, k3, got {extra}; undistort it.",
-        )
+        require(extra <= 5, f"lens distortion is at most k1, k2, p1, p2, k3, got {extra} numbers; undistort the image.")
 
     @property
     def focal(self) -> float:

@@ -10,13 +10,12 @@ import torch
 from PIL import Image
 
 from aquamam.errors import InputError, require
-from aquamam.geometry.camera import Camera, Crop, cut
+from aquamam.geometry.camera import Camera, Crop, check_frame, cut
 from aquamam.geometry.rotations import inverse, multiply, opencv_to_opengl
 from aquamam.network.images import to_rgb
 from aquamam.network.model import RotationModel
 from aquamam.posterior.answers import answers
-from aquamam.posterior.distribution import Generator, RotationDistribution
-from aquamam.posterior.frames import Rotated, check_frame
+from aquamam.posterior.distribution import Generator, Rotated, RotationDistribution
 from aquamam.posterior.poses import PoseDistribution
 
 METRES = {"mm": 0.001, "cm": 0.01, "m": 1.0}  # of a mesh's units

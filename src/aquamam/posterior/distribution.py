@@ -1,8 +1,8 @@
 """Posteriors: distributions over rotations as `torch.distributions`, with no network inside.
 
 `RotationDistribution` is the interface that every model of the package returns; AQuaMaM's is in `sentences`. What is
-known besides the network's answer is added by distributions that wrap distributions: `Calibrated` here, `EqualViews` in
-`equal_views`.
+known besides the network's answer is added by distributions that wrap distributions: `Calibrated` and `Rotated` here,
+`EqualViews` in `equal_views`.
 """
 
 import copy
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from aquamam.errors import InputError, require
-from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, convert_log_density, random_quat
+from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, convert_log_density, inverse, multiply, random_quat
 from aquamam.posterior.calibration import Calibration
 from aquamam.posterior.regions import Estimate, Region, find_region
 
@@ -245,3 +245,36 @@ class Calibrated(Wrapped):
         """The regions that hold the truth with this probability, if the image is like the held-out ones."""
         given = options.pop("calibration", True)
         return find_region(self, level, calibration=self.calibration.scores if given is True else given, **options)
+
+
+class Rotated(Wrapped):
+    """The distribution of A R for R of the inner one; a rotation A of the camera leaves volumes as they are."""
+
+    def __init__(self, inner: RotationDistribution, by: Float[Tensor, "batch 4"]):
+        super().__init__(inner)
+        self.by = by
+
+    def _back(self, q: Tensor) -> Tensor:
+        return multiply(inverse(self.by.to(q)), q)
+
+    def _there(self, q: Tensor) -> Tensor:
+        return multiply(self.by.to(q.device), q.double()).to(q.dtype)
+
+    def _log_prob(self, q: Rotations) -> Densities:
+        return self.inner._log_prob(self._back(q))
+
+    def _sample(self, count: int, generator: Generator) -> Rotations:
+        return self._there(self.inner._sample(count, generator))
+
+    def _mode(self) -> Float[Tensor, "batch 4"]:
+        return self._there(self.inner._mode())
+
+    def _topk(self, k: int) -> TopK:
+        q, log_p = self.inner._topk(k)
+        return TopK(self._there(q), log_p)
+
+    def _cell(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inner._cell(self._back(q))
+
+    def _some(self, images: Images) -> "Rotated":
+        return Rotated(self.inner._some(images), self.by[images])

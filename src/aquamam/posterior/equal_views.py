@@ -112,12 +112,12 @@ class EqualViews(Wrapped):
         image, row, element = member[..., 1:].transpose(0, 1).nonzero(as_tuple=True)
         if not len(image):
             return log_p
-        # the others of all classes, image by image; images with fewer than others repeat some
-        images, column, counts = image.unique_consecutive(return_inverse=True, return_counts=True)
-        place = torch.arange(len(image), device=q.device) - (counts.cumsum(0) - counts)[column]
-        others = q[:1, images].repeat(int(counts.max()), 1, 1)
-        others[place, column] = multiply(q[row, image], self.classes.elements.to(q)[element + 1])
-        others_log_p = self.inner._some(images)._log_probs(others)[place, column]
+        # the others of all classes, image by image; images with fewer than others repeat a rotation
+        counts = image.bincount(minlength=self._batch)
+        place = torch.arange(len(image), device=q.device) - (counts.cumsum(0) - counts)[image]
+        others = q[:1].repeat(int(counts.max()), 1, 1)
+        others[place, image] = multiply(q[row, image], self.classes.elements.to(q)[element + 1])
+        others_log_p = self.inner._log_probs(others)[place, image]
         flat = row * self._batch + image
         highest = log_p.detach().flatten().scatter_reduce(0, flat, others_log_p.detach(), "amax").clamp_min(-1e30)
         total = torch.exp(log_p.flatten() - highest).scatter_add(0, flat, torch.exp(others_log_p - highest[flat]))

@@ -14,8 +14,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from aquamam.errors import require
+from aquamam.geometry.camera import check_frame
 from aquamam.geometry.rotations import inverse, multiply, opencv_to_opengl, quat_to_matrix, quat_to_rotvec, rotate
-from aquamam.posterior.frames import check_frame
 from aquamam.posterior.modes import as_tuple, cluster
 
 _FLIP = np.array([1.0, -1.0, -1.0])  # from one frame to the other

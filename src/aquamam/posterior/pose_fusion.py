@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from aquamam.errors import InputError
-from aquamam.geometry.rotations import canonical, geodesic_angle, inverse, multiply, rotate, rotvec_to_quat
+from aquamam.errors import require
+from aquamam.geometry.rotations import geodesic_angle, inverse, multiply, rotate, rotvec_to_quat
 from aquamam.posterior.distribution import Generator
 from aquamam.posterior.hypotheses import Hypothesis, find_hypotheses
 from aquamam.posterior.poses import Pose
@@ -37,9 +37,8 @@ class Poses(Protocol):
 def moved(pose: Pose, by: Pose) -> Pose:
     """The pose in other coordinates, x_new = R x + t."""
     rotation, translation = by.rotation.double(), by.translation.double()
-    return Pose(
-        canonical(multiply(rotation, pose.rotation.double())), rotate(rotation, pose.translation.double()) + translation
-    )
+    there = rotate(rotation, pose.translation.double()) + translation
+    return Pose(multiply(rotation, pose.rotation.double()), there)
 
 
 def undone(by: Pose) -> Pose:
@@ -80,23 +79,22 @@ def fuse_poses(
     cameras: Sequence[Pose] | None = None,
     *,
     samples: int = 1000,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
 ) -> FusedPoses:
     """What several pictures of the same parts say together.
 
     cameras: for each picture the change from the first one's coordinates to its own, x_i = R x_1 + t, in the unit of
     the part's mesh; without, all were taken from the same place. samples: poses that each picture proposes.
     """
-    if not posteriors:
-        raise InputError("fusion needs at least one posterior, got none.")
+    require(len(posteriors) > 0, "fusion needs at least one posterior, got none.")
     if cameras is None:
         still = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
         cameras = [Pose(*still)] * len(posteriors)
-    if len(cameras) != len(posteriors):
-        raise InputError(f"each picture needs its camera, got {len(posteriors)} pictures and {len(cameras)} cameras.")
+    came = f"{len(posteriors)} pictures and {len(cameras)} cameras"
+    require(len(cameras) == len(posteriors), f"each picture needs its camera, got {came}.")
     drawn = [moved(p.sample(samples, generator=generator), undone(camera)) for p, camera in zip(posteriors, cameras)]
-    if len({one.rotation.shape for one in drawn}) > 1:
-        raise InputError("all pictures must show as many parts, in the same order.")
+    alike = len({one.rotation.shape for one in drawn}) == 1
+    require(alike, "all pictures must show as many parts, in the same order.")
     pose = Pose(*(torch.cat(field) for field in zip(*drawn)))
     log_p = torch.stack([p.log_prob(moved(pose, camera)).double() for p, camera in zip(posteriors, cameras)])
     mixture = log_p.logsumexp(0) - math.log(len(log_p))
@@ -115,7 +113,7 @@ class _Believed:
         rotation, translation = (value[:count] for value in self.pose)
         turn, shift = (torch.randn(*translation.shape, generator=generator, dtype=torch.float64) for _ in range(2))
         turn, shift = turn * self.width[0], shift * self.width[1]
-        return Pose(canonical(multiply(rotvec_to_quat(turn), rotation)), translation + shift)
+        return Pose(multiply(rotvec_to_quat(turn), rotation), translation + shift)
 
     def log_prob(self, pose: Pose) -> Tensor:
         angle = geodesic_angle(pose.rotation[:, None].double(), self.pose.rotation)
@@ -140,17 +138,10 @@ class PoseTracker:
     noise_deg, noise: standard deviations of the motion about and along each axis, by which it is not known.
     """
 
-    def __init__(
-        self,
-        *,
-        noise_deg: float | int,
-        noise: float | int,
-        samples: int = 500,
-        generator: torch.Generator | None = None,
-    ):
-        if not (0 < noise_deg <= 90 and 0 < noise < math.inf and samples >= 50):
-            told = f"got noise_deg={noise_deg}, noise={noise}, samples={samples}"
-            raise InputError(f"noise_deg lies in (0, 90], noise is positive and samples at least 50, {told}.")
+    def __init__(self, *, noise_deg: float | int, noise: float | int, samples: int = 500, generator: Generator = None):
+        good = 0 < noise_deg <= 90 and 0 < noise < math.inf and samples >= 50
+        told = f"got noise_deg={noise_deg}, noise={noise}, samples={samples}"
+        require(good, f"noise_deg lies in (0, 90], noise is positive and samples at least 50, {told}.")
         self.width, self.samples, self.generator = (math.radians(noise_deg), float(noise)), samples, generator
         self.belief: FusedPoses | None = None
         self._drawn: Pose | None = None

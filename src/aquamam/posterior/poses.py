@@ -22,7 +22,7 @@ from torch import Tensor
 from aquamam.errors import InputError
 from aquamam.geometry.camera import NOMINAL, Crop, ray_rotation
 from aquamam.geometry.directional import draw_uniform, inverse_cdf
-from aquamam.geometry.rotations import as_unit_quat, canonical, inverse, multiply, rotate
+from aquamam.geometry.rotations import as_unit_quat, inverse, multiply, rotate
 from aquamam.posterior import windows
 from aquamam.posterior.distribution import Generator, RotationDistribution
 from aquamam.posterior.hypotheses import Hypothesis, find_hypotheses
@@ -53,7 +53,7 @@ class CropFrames:
         flat = torch.stack([window[..., 0] * self.share, -window[..., 1] * self.share, -torch.ones_like(z)], -1)
         there = z[..., None] * flat
         rotation = multiply(self.turn, multiply(ray_rotation(there), q))
-        return Pose(canonical(rotation), rotate(self.turn, there) - rotate(rotation, self.centre))
+        return Pose(rotation, rotate(self.turn, there) - rotate(rotation, self.centre))
 
     def to_window(self, pose: Pose) -> tuple[Float[Tensor, "*sample batch 4"], Float[Tensor, "*sample batch 3"]]:
         """The inverse of `to_pose`; parts behind the crop's camera have windows that are not finite."""
@@ -63,7 +63,7 @@ class CropFrames:
         z = torch.where(there[..., 2] < 0, -there[..., 2], torch.nan)
         a = there[..., :2] / (z * self.share)[..., None] * there.new_tensor([1.0, -1.0])
         b = torch.log(self.radius / (self.share * NOMINAL * z))
-        return canonical(q), torch.cat([a, b[..., None]], -1)
+        return q, torch.cat([a, b[..., None]], -1)
 
 
 class PoseDistribution(CropFrames):
