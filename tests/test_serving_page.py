@@ -5,6 +5,7 @@ import io
 
 import numpy as np
 import pytest
+import scenes
 from browsers import TOUCH, Visit
 from PIL import Image
 from services import SIZE, encoded, listening, picture, tiny_model
@@ -104,3 +105,33 @@ def test_the_page_fits_a_phone(browser, address):
         assert visit.says("document.documentElement.scrollWidth <= innerWidth")
         for button in visit.page.locator(".actions button:visible").all():
             assert button.bounding_box()["height"] >= 40
+
+
+def test_a_box_that_is_drawn_on_a_photograph_is_asked_about_and_its_poses_are_drawn(browser, tmp_path):
+    photo = tmp_path / "photo.png"
+    Image.fromarray(scenes.picture(np.eye(3), np.array([1.5, -0.8, -20.0]))).save(photo)
+    drawn = "document.querySelector('canvas.pen').getContext('2d').getImageData(0, 0, 300, 200).data.some((x) => x > 0)"
+    with listening({"die": scenes.pose_model()}) as address, Page(browser, address) as visit:
+        page = visit.page
+        visit.after(lambda: page.set_input_files("#file", photo))
+        assert visit.text("#source-caption") == "photo.png: drag a box around the part"
+        assert not page.is_visible("#lens-label")
+        place, mouse = page.locator("canvas.pen").bounding_box(), page.mouse
+
+        def drag():
+            mouse.move(place["x"] + 0.5 * place["width"], place["y"] + 0.4 * place["height"])
+            mouse.down()
+            mouse.move(place["x"] + 0.8 * place["width"], place["y"] + 0.8 * place["height"], steps=3)
+            mouse.up()
+
+        visit.after(drag)
+        visit.until(lambda: visit.says("Aquamam.live.sent.box !== null"))
+        assert visit.says("Aquamam.live.sent.box") == pytest.approx([80, 48, 48, 48], abs=1)
+        page.fill("#lens", "200,200,79.5,59.5")
+        visit.after(lambda: page.press("#lens", "Enter"))
+        visit.until(lambda: "The part is at" in visit.text("#place"))
+        assert "mm" in visit.text("#place")
+        assert visit.says(drawn)
+        visit.after(lambda: page.click("#whole"))
+        visit.until(lambda: visit.says("Aquamam.live.sent.box") is None)
+        assert not page.is_visible("#lens-label")

@@ -105,11 +105,14 @@ class Sighting:
     ) -> dict[str, Any]:
         """The answer as plain values for JSON: the rotation's, and the translation and hypotheses of poses; options
         are those of `answers`."""
-        told: dict[str, Any] = {"frame": self.frame}
         (answer,) = answers(self.rotation, samples, generator=generator, **options)
-        told |= answer.to_dict(matrix=matrix)
+        return answer.to_dict(matrix=matrix) | self.place(answer.quaternion, samples, generator)
+
+    def place(self, q: Sequence[float], samples: int, generator: Generator) -> dict[str, Any]:
+        """Frame, the translation of a rotation (xyzw), and the hypotheses of so many samples, as plain values."""
+        told: dict[str, Any] = {"frame": self.frame}
         if self.poses is not None and self.part is not None:
-            told |= {"translation": self.translation(answer.quaternion), "unit": self.part.unit or "that of the mesh"}
+            told |= {"translation": self.translation(q), "unit": self.part.unit or "that of the mesh"}
             if samples:
                 (found,) = self.poses.hypotheses(samples, generator=generator)
                 told["hypotheses"] = [one.to_frame(self.frame).to_dict() for one in found]

@@ -49,7 +49,7 @@ def overlay(
         whole, near = figure.add_axes((0.02, 0.1, 0.6, 0.81)), figure.add_axes((0.64, 0.5, 0.22, 0.41))
         crop, (picture, _) = crop_camera(box, camera), cut(image, box, SIDE, camera)
         focal = SIDE * crop.focal / crop.side
-        straight = Camera(fx=focal, fy=focal, cx=SIDE / 2, cy=SIDE / 2)
+        straight = Camera(fx=focal, fy=focal, cx=SIDE / 2 - 0.5, cy=SIDE / 2 - 0.5)
         sideways = quat_to_matrix(inverse(crop.turn)).numpy()
         views = [(whole, image, camera, np.eye(3), title), (near, picture, straight, sideways, "crop")]
         for axes, pixels, seen, frame, name in views:

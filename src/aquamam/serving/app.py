@@ -18,6 +18,7 @@ from starlette.types import Scope
 
 from aquamam import __version__
 from aquamam.errors import InputError
+from aquamam.network.poses import part_of
 from aquamam.pages.page import asset, fill, script_json
 from aquamam.pages.posterior import SCALE, object_data
 from aquamam.rendering.known import known_object
@@ -48,7 +49,7 @@ STATUSES = {
 
 
 MEDIA = {"js": "text/javascript", "css": "text/css"}
-ASSETS = ("three.min.js", "ball.js", "object.js", "explorer.js", "serve.js", "explorer.css", "serve.css")
+ASSETS = ("three.min.js", "ball.js", "object.js", "explorer.js", "box.js", "serve.js", "explorer.css", "serve.css")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -70,6 +71,7 @@ class Served:
             **{field: getattr(config, field, None) for field in ("bins", "chart", "density")},
             **{"ceiling": cells and round(cells.ceiling, 4), "channels": config.channels},
             **{"image_size": config.image_size, "object": self.object and self.object.name},
+            "part": asdict(part) if getattr(config, "pose", False) and (part := part_of(model)) else None,
         }
 
 

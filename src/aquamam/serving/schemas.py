@@ -16,7 +16,7 @@ from aquamam.errors import InputError
 from aquamam.geometry.camera import Camera, Crop, cut
 from aquamam.geometry.rotations import as_unit_quat
 from aquamam.network.images import to_rgb
-from aquamam.network.poses import sighted
+from aquamam.network.poses import Sighting, sighted
 from aquamam.plotting.cloud import make_cloud
 from aquamam.posterior.answers import answers
 from aquamam.serving.batcher import Encoded
@@ -58,19 +58,16 @@ class Asked(BaseModel):
         raise NotImplementedError
 
 
-class PredictRequest(Asked):
-    """The rotation, how sure it is, what else fits"""
+class AboutBox(Asked):
+    """A request that may be about a box of its picture."""
 
     clusters = True
-    samples: int = Field(500, ge=0, description="drawn for shares and modes; 0 gives the rotation alone")
-    strategy: Literal["greedy", "beam", "expected"] = "greedy"
-    matrix: bool = Field(False, description="also give the rotation as a matrix")
-    seed: Seed = Field(0, description="of the samples")
     box: Numbers | None = Field(None, min_length=4, max_length=4, description="left, top, width, height in pixels")
     camera: Numbers | None = Field(
         None, min_length=4, max_length=9, description="fx, fy, cx, cy in pixels, and k1, k2, p1, p2, k3; with a box"
     )
     frame: Literal["opengl", "opencv"] = Field("opengl", description="of the camera, in answers about a box")
+    seed: Seed = Field(0, description="of the samples")
     _cut: tuple[Image.Image, Crop] | None = PrivateAttr(None)
 
     def cut(self, picture: Image.Image, size: int) -> Image.Image:
@@ -85,13 +82,26 @@ class PredictRequest(Asked):
         self._cut = cut(to_rgb(picture), self.box, size, known)
         return self._cut[0]
 
+    def seen(self, encoded: Encoded, i: int) -> Sighting | None:
+        """What the model says of the box, if there is one."""
+        if self._cut is None:
+            return None
+        return sighted(encoded.model, encoded.row(i), *self._cut, known=self.camera is not None, frame=self.frame)
+
+
+class PredictRequest(AboutBox):
+    """The rotation, how sure it is, what else fits"""
+
+    samples: int = Field(500, ge=0, description="drawn for shares and modes; 0 gives the rotation alone")
+    strategy: Literal["greedy", "beam", "expected"] = "greedy"
+    matrix: bool = Field(False, description="also give the rotation as a matrix")
+
     def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
         """The same record as `aquamam predict --json` gives for the same image, samples and seed."""
         model = encoded.model
         drawn: dict[str, Any] = {"strategy": self.strategy, "generator": model.generator(self.seed)}
         drawn["symmetry"] = model.symmetry
-        if self._cut is not None:
-            seen = sighted(model, encoded.row(i), *self._cut, known=self.camera is not None, frame=self.frame)
+        if (seen := self.seen(encoded, i)) is not None:
             return seen.to_dict(self.samples, matrix=self.matrix, **drawn)
         if self.samples == 0 and self.strategy == "greedy":
             return encoded.plain[i].to_dict(matrix=self.matrix)
@@ -125,14 +135,12 @@ class LogProbRequest(Asked):
         return {"log_density": rounded(log_p, 4), "ceiling": round(posterior.ceiling, 4), "measure": "pi^2"}
 
 
-class PosteriorRequest(Asked):
+class PosteriorRequest(AboutBox):
     """All that a picture needs"""
 
-    clusters = True
     samples: int = Field(400, ge=16)
     uniform: int = Field(200, ge=0, description="rotations from anywhere, for the background")
     rotations: list[Quaternion] = Field([], description="further rotations to tell the density of")
-    seed: Seed = 0
 
     def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
         """The answer with its modes, and rotations with their densities.
@@ -140,15 +148,18 @@ class PosteriorRequest(Asked):
         The same seed gives the same random numbers for every image: when an image changes, points do not flicker.
         """
         truth = as_unit_quat(self.rotations, "rotations") if self.rotations else None
-        return make_cloud(
-            encoded.row(i),
+        seen, generator = self.seen(encoded, i), encoded.model.generator(self.seed)
+        cloud = make_cloud(
+            encoded.row(i) if seen is None else seen.rotation,
             samples=self.samples,
             modes_from=self.samples,
             uniform=self.uniform,
             truth=truth,
             symmetry=encoded.model.symmetry,
-            generator=encoded.model.generator(self.seed),
-        ).to_dict()
+            generator=generator,
+        )
+        placed = {} if seen is None else seen.place(cloud.answer.quaternion, self.samples, generator)
+        return cloud.to_dict() | placed
 
 
 class Answered(BaseModel):
@@ -236,6 +247,7 @@ class ModelFacts(BaseModel):
     channels: int
     image_size: int
     object: str | None = Field(description="what it was trained on, where that is known")
+    part: dict[str, Any] | None = Field(description="radius and centre, of models that tell poses")
 
 
 class ModelsAnswer(BaseModel):

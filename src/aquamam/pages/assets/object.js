@@ -133,5 +133,12 @@
     return group;
   }
 
+  /** An object's vertices and faces as lists of three, and its radius. */
+  Aquamam.meshOf = (object) => {
+    const threes = (flat) => Array.from({ length: flat.length / 3 }, (_, k) => [...flat.subarray(3 * k, 3 * k + 3)]);
+    const vertices = threes(decode(object.vertices, Float32Array));
+    return { vertices, faces: threes(decode(object.faces, Uint32Array)), radius: Math.max(...vertices.map((v) => Math.hypot(...v))) };
+  };
+
   Aquamam.ObjectView = ObjectView;
 })();

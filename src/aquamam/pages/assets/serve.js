@@ -1,4 +1,4 @@
-// The service's page: an image that is dropped, or an object that is turned, goes to /v1/posterior; what comes back is shown.
+// The service's page: an image that is dropped, or a box of it, or an object that is turned, goes to /v1/posterior; what comes back is shown.
 (() => {
   const { $, make, inWords, tryTo } = Aquamam;
   const data = JSON.parse($("data").textContent);
@@ -8,6 +8,16 @@
   let object = null; // of the model, or null
   let views = { source: null, camera: null };
   let held = { kind: "none", q: [0, 0, 0, 1], blob: null }; // what is shown: an object that is turned, or a file
+
+  // --- a box of a photograph, and its camera ------------------------------------------------------------------------
+  const pen = new Aquamam.BoxPen($("source"), $("picture"), () => {
+    refresh();
+    ask();
+  });
+  const lens = () => {
+    const numbers = $("lens").value.split(",").map(Number);
+    return numbers.length >= 4 && numbers.every(Number.isFinite) ? numbers : null;
+  };
 
   // --- asking: one request at a time, and when it is back the newest state of things --------------------------------
   const MOVING = { samples: 200, uniform: 100 }, STILL = { samples: 800, uniform: 300 };
@@ -23,7 +33,8 @@
     asking = true;
     changed = false;
     const begun = performance.now();
-    const sent = { ...held, model, detail };
+    const sent = { ...held, model, detail, box: held.kind === "file" ? pen.box : null };
+    sent.camera = sent.box && model.part ? lens() : null;
     let answer = null, pause = 0;
     try {
       const form = new FormData();
@@ -31,6 +42,8 @@
       form.append("model", sent.model.name);
       form.append("samples", detail.samples);
       form.append("uniform", detail.uniform);
+      if (sent.box) form.append("box", sent.box.join(","));
+      if (sent.camera) form.append("camera", sent.camera.join(","));
       if (sent.kind === "object") form.append("rotations", JSON.stringify([sent.q]));
       const response = await fetch("/v1/posterior", { method: "POST", body: form, signal: AbortSignal.timeout(20000) });
       const body = await response.json();
@@ -48,7 +61,7 @@
     asking = false;
     if (changed) pump(); // the service works on the next one while this one is drawn
     else if (answer && detail === MOVING) resting = setTimeout(() => pump(STILL), 250);
-    if (answer && sent.model === model && sent.kind === held.kind && sent.blob === held.blob) {
+    if (answer && sent.model === model && sent.kind === held.kind && sent.blob === held.blob && (sent.kind !== "file" || sent.box === pen.box)) {
       pace(performance.now() - begun);
       show(answer, sent);
     }
@@ -217,8 +230,12 @@
     if (!file) return;
     spin(false);
     held = { kind: "file", q: held.q, blob: file };
+    pen.clear();
     const address = URL.createObjectURL(file);
-    $("picture").onload = $("picture").onerror = () => URL.revokeObjectURL(address);
+    $("picture").onload = $("picture").onerror = () => {
+      URL.revokeObjectURL(address);
+      pen.draw();
+    };
     $("picture").src = address;
     refresh();
     ask();
@@ -226,7 +243,12 @@
 
   function refresh() {
     const turning = held.kind === "object", source = $("source");
-    $("picture").hidden = held.kind !== "file";
+    const file = held.kind === "file";
+    $("picture").hidden = pen.canvas.hidden = !file;
+    source.closest(".pair").classList.toggle("photograph", file); // large enough to draw a box on
+    $("whole").hidden = !file || !pen.box;
+    $("lens-label").hidden = $("place").hidden = !file || !pen.box || !model.part;
+    if (!$("place").hidden) $("place").textContent = lens() ? "" : "Give the camera as fx,fy,cx,cy in pixels to see where the part is.";
     if (views.source) views.source.canvas.hidden = !turning;
     for (const id of ["spin", "random"]) $(id).hidden = !turning;
     $("turn").hidden = turning || !views.camera;
@@ -234,7 +256,7 @@
     source.tabIndex = turning ? 0 : -1;
     source.setAttribute("role", turning ? "application" : "group");
     if (!turning) source.setAttribute("aria-label", "The image");
-    $("source-caption").textContent = turning ? `drag to turn the ${object.name}` : held.kind === "file" ? held.blob.name || "an image" : "drop an image here";
+    $("source-caption").textContent = turning ? `drag to turn the ${object.name}` : file ? (held.blob.name || "an image") + (pen.box ? "" : ": drag a box around the part") : "drop an image here";
     $("models").value = model.name;
   }
 
@@ -245,6 +267,11 @@
     const highest = Math.max(data.uniform + 4, ...answer.points.log_density);
     top = Math.abs(highest - top) > 3 ? highest : 0.8 * top + 0.2 * highest;
     page.show(answer, [data.uniform - 2, top]);
+    pen.show(answer.hypotheses, sent.camera, sent.model.part, object);
+    if (answer.translation) {
+      const [x, y, z] = answer.translation.map((value) => Number(value.toPrecision(4)));
+      $("place").textContent = `The part is at (${x}, ${y}, ${z}), x right, y up, z towards the viewer, in ${answer.unit === "that of the mesh" ? "the mesh's unit" : answer.unit}.`;
+    }
     clearTimeout(settled);
     settled = setTimeout(() => ($("spoken").textContent = answer.verdict), 700); // a screen reader hears the last word, not each
     Aquamam.live.sent = sent;
@@ -256,6 +283,15 @@
   $("file").addEventListener("change", () => {
     useFile($("file").files[0]);
     $("file").value = "";
+  });
+  $("whole").addEventListener("click", () => {
+    pen.clear();
+    refresh();
+    ask();
+  });
+  $("lens").addEventListener("change", () => {
+    refresh();
+    ask();
   });
   $("turn").addEventListener("click", useObject);
   $("spin").addEventListener("click", () => spin(!spinning));
