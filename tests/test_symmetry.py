@@ -272,3 +272,12 @@ def test_random_elements_are_equivalences_and_reach_every_coset(generator):
         if group.axis is None:
             coset = rot.geodesic_angle(g[:, None], group.elements).argmin(-1)
             assert len(coset.unique()) == len(group.elements)
+
+
+def test_a_measured_half_turn_of_bop_closes():
+    """Linemod's eggbox repeats after 179.8 degrees about an axis that is nearly z."""
+    row = [-0.999964, -0.00333777, -0.0077452, 0.232611, 0.00321462, -0.999869, 0.0158593, 0.694388]
+    row += [-0.00779712, 0.0158338, 0.999844, -0.0792063, 0, 0, 0, 1]
+    group = SymmetryGroup.from_bop({"symmetries_discrete": [row]})
+    assert group.order == 2
+    assert float(group.elements[1, 2].abs()) > 0.999

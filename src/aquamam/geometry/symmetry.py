@@ -22,11 +22,13 @@ from aquamam.geometry.rotations import (
     matrix_to_quat,
     multiply,
     quat_to_matrix,
+    quat_to_rotvec,
     rotate,
     rotvec_to_quat,
 )
 
 MAX_ORDER = 360  # of the discrete elements
+MEASURED = math.radians(2)  # how far off a measured symmetry may be: that of Linemod's glue is one of 178.5 degrees
 SAME = math.radians(0.2)  # closer elements are one: files round, and 360 rotations about one axis are a degree apart
 IDENTITY = torch.tensor([[0, 0, 0, 1]], dtype=torch.float64)
 ORIGIN = torch.zeros(3, dtype=torch.float64)
@@ -168,7 +170,8 @@ class SymmetryGroup:
         A = torch.cat((across[None], eye - R)).flatten(0, 1)
         t = torch.cat((across @ start, motions[:, :3, 3].flatten()))
         offset = start + torch.linalg.pinv(A, rtol=1e-6) @ (t - A @ start)
-        return cls.generated(matrix_to_quat(R), axis=axis, offset=offset)
+        q = matrix_to_quat(R)
+        return cls.generated(_of_finite_order(q) if len(q) == 1 else q, axis=axis, offset=offset)
 
     @classmethod
     def generated(
@@ -255,6 +258,16 @@ def _vector(vector: Any, name: str, *, unit: bool = False) -> Float64[Tensor, "3
     good = v.shape == (3,) and bool(torch.isfinite(v).all()) and not (unit and float(v.norm()) < 1e-6)
     require(good, f"{name} must be three finite numbers, not all zero, got {v.tolist()!r:.60}; for example [0, 0, 1].")
     return v / v.norm() if unit else v
+
+
+def _of_finite_order(q: Float64[Tensor, "n 4"]) -> Float64[Tensor, "n 4"]:
+    """Rotations by nearly a half, a third, ... a twelfth of a full one, or multiples, made exactly that."""
+    vector = quat_to_rotvec(q)
+    angle = exact = vector.norm(dim=-1)
+    for n in range(12, 1, -1):
+        near = (angle * n / math.tau).round() * math.tau / n
+        exact = torch.where((near - angle).abs() < MEASURED, near, exact)
+    return rotvec_to_quat(vector * (exact / angle.clamp_min(1e-12))[:, None])
 
 
 def _matches(p: Tensor, q: Tensor) -> Bool[Tensor, "p q"]:
