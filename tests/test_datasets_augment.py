@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from aquamam.data.augment import AMOUNTS, AUGMENTATIONS, AugmentSettings, augment, augment_pixels, augmentation
 from aquamam.data.base import Batch
 from aquamam.data.renders import RenderedDataset
-from aquamam.errors import InputError
 from aquamam.geometry.rotations import geodesic_angle
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
@@ -146,5 +146,4 @@ def test_settings_survive_json_and_bad_ones_are_one_sentence():
         (lambda: AugmentSettings(noise=math.nan), "noise"),
         (lambda: AugmentSettings.from_dict({"flip": True}), "an augmentation has no field flip"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            make()
+        refused(sentence, make)

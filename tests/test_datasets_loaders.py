@@ -536,5 +536,4 @@ def test_unknown_layouts_and_options_are_refused(tmp_path, original):
         (original, {"allocentric": True}, "kind original has no option allocentric"),
         (original, {"size": 0}, "size must be at least 1"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            open_dataset(path, **options)
+        refused(sentence, open_dataset, path, **options)

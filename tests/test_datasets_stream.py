@@ -12,7 +12,6 @@ from aquamam.data.augment import augmentation
 from aquamam.data.base import RotationDataset, UnreadableExample, decode_image, fit_pixels
 from aquamam.data.renders import RenderedDataset
 from aquamam.data.stream import Stream, one_pass, prefetch
-from aquamam.errors import InputError
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
 
@@ -121,8 +120,7 @@ def test_different_numbers_of_true_rotations_are_padded_by_repeating():
 
 def test_images_of_different_sizes_cannot_be_stacked(monkeypatch):
     monkeypatch.setattr(Numbers, "image", lambda self, i: np.zeros((4 + i, 4, 3), np.uint8))
-    with pytest.raises(InputError, match="one size, got 4x4 and 5x4; open the data set with a size"):
-        Numbers(4).batch([0, 1])
+    refused("one size, got 4x4 and 5x4; open the data set with a size", Numbers(4).batch, [0, 1])
 
 
 def test_resizing_keeps_the_aspect_ratio():

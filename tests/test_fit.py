@@ -31,9 +31,8 @@ from aquamam.rendering.meshes import FIT_RADIUS, Mesh, read_mesh, write_mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 from aquamam.shape.group_fit import NONE, SPHERE
-from aquamam.shape.matching import Tolerance
+from aquamam.shape.matching import Difference, Tolerance
 from aquamam.shape.symmetries import Symmetries
-from aquamam.shape.visual import Difference
 from aquamam.training.config import TrainConfig
 
 TINY = [

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
         seen = view_ambiguity(Surface.of(mesh, centre), args.views or 100, quiet=False)
         args.map.parent.mkdir(parents=True, exist_ok=True)
         save_map(seen, args.map)
-        facts["views"] = seen.to_dict()["views"]
+        facts["views"] = [view.to_dict() for view in seen.views]
     if args.bop is not None:
         write_json(args.bop, infos | {str(args.id or 1): facts["models_info"]}, indent=2)
     if args.json:

@@ -15,7 +15,7 @@ from jaxtyping import Int64, UInt8
 from aquamam.config import Config
 from aquamam.data.base import Batch
 from aquamam.data.random import uniforms, words
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.geometry.rotations import multiply, rotvec_to_quat
 from aquamam.rendering.lights import next_word, uniform
 from aquamam.rendering.raster import compiled
@@ -81,8 +81,7 @@ AUGMENTATIONS: dict[str, AugmentSettings] = {
 
 
 def augmentation(name: str) -> AugmentSettings:
-    if name not in AUGMENTATIONS:
-        raise InputError(f"augmentation must be one of {', '.join(AUGMENTATIONS)}, got {name!r}.")
+    require(name in AUGMENTATIONS, f"augmentation must be one of {', '.join(AUGMENTATIONS)}, got {name!r}.")
     return AUGMENTATIONS[name]
 
 

@@ -1,7 +1,7 @@
 """What every data set promises: images, one or many true rotations, a class, and symmetries where they are known."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from jaxtyping import Float, Float64, Int64, UInt8
 from PIL import Image
 from torch import Tensor
 
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.images import fit_to, to_rgb
 
@@ -57,10 +57,13 @@ class Batch:
 
 
 class RotationDataset:
-    """Random access to examples; a subclass says `image`, `rotations`, `label`, `name` of example i."""
+    """Random access to examples; a subclass says `image` and `rotations` of example i, and `label` unless classes
+    alternate."""
 
     kind: str = ""  # the layout's name, as `aquamam data inspect` prints it
+    split: str = ""
     classes: tuple[str, ...] = ()
+    symmetries: Mapping[str, SymmetryGroup | None] = {}  # of classes, where they are known
     size: int | None = None  # images are resized to size x size; None leaves them alone
     endless: bool = False  # an endless data set has an example for every non-negative index
 
@@ -74,13 +77,13 @@ class RotationDataset:
         raise NotImplementedError
 
     def label(self, i: int) -> str:
-        return self.classes[0]
+        return self.classes[i % len(self.classes)]
 
     def name(self, i: int) -> str:
-        return str(i)
+        return f"{self.split}/{i}"
 
     def symmetry(self, label: str) -> SymmetryGroup | None:
-        return None  # not known
+        return self.symmetries.get(label)
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -100,8 +103,7 @@ class RotationDataset:
 
     def batch(self, indices: Iterable[int], *, unreadable: str = "raise") -> Batch:
         """Examples `indices` as tensors; `unreadable="skip"` leaves damaged images out and names them."""
-        if unreadable not in ("raise", "skip"):
-            raise InputError(f"unreadable must be 'raise' or 'skip', got {unreadable!r}.")
+        require(unreadable in ("raise", "skip"), f"unreadable must be 'raise' or 'skip', got {unreadable!r}.")
         kept, images, lost = [], [], []
         for i in map(self._position, indices):
             try:

@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.geometry.camera import Box
 
 
@@ -46,30 +47,28 @@ def read_detections(path: Path, size: tuple[int, int] | None = None) -> Found:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or 'no text'}).") from None
+    names, files = {}, {}
     if path.suffix == ".txt":
         if size is None:
             raise InputError(f"{path} has boxes in shares of the image, and tells of one image only; give that one.")
-        lines = [(line, f"line {k} of {path}", size) for k, line in enumerate(text.splitlines(), 1) if line.strip()]
-        return _each(_yolo, lines)
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} must be JSON (COCO, BOP) or end in .txt (YOLO), got: {error}.") from None
-    names, files = {}, {}
-    if isinstance(told, Mapping):
-        names = {one.get("id"): one.get("name") for one in told.get("categories", ())}
-        files = {one.get("id"): one.get("file_name") for one in told.get("images", ())}
-        told = told.get("annotations")
-    if not isinstance(told, Sequence):
-        raise InputError(f"{path} must hold a list of detections, or COCO's images and annotations.")
-    return _each(_coco, [(one, f"detection {k} of {path}", names, files) for k, one in enumerate(told)])
-
-
-def _each(read: Callable[..., Detection], rows: list[tuple]) -> Found:
-    found = Found([], [])
-    for row in rows:
+        rows = [(k, line) for k, line in enumerate(text.splitlines(), 1) if line.strip()]
+        readers = [partial(_yolo, line, f"line {k} of {path}", size) for k, line in rows]
+    else:
         try:
-            found.boxes.append(read(*row))
+            told = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path} must be JSON (COCO, BOP) or end in .txt (YOLO), got: {error}.") from None
+        if isinstance(told, Mapping):
+            names = {one.get("id"): one.get("name") for one in told.get("categories", ())}
+            files = {one.get("id"): one.get("file_name") for one in told.get("images", ())}
+            told = told.get("annotations")
+        listed = isinstance(told, Sequence)
+        require(listed, f"{path} must hold a list of detections, or COCO's images and annotations.")
+        readers = [partial(_coco, one, f"detection {k} of {path}", names, files) for k, one in enumerate(told)]
+    found = Found([], [])
+    for read in readers:
+        try:
+            found.boxes.append(read())
         except InputError as error:
             found.wrong.append(error)
     return found
@@ -98,8 +97,7 @@ def _yolo(line: str, where: str, size: tuple[int, int]) -> Detection:
         number, x, y, width, height, *score = map(float, line.split())
     except ValueError:
         raise InputError(f"{where} must be: class x y width height [confidence], got {line!r}.") from None
-    if not math.isfinite(number):
-        raise InputError(f"{where} must begin with a class, got {line!r}.")
+    require(math.isfinite(number), f"{where} must begin with a class, got {line!r}.")
     box = ((x - width / 2) * size[0], (y - height / 2) * size[1], width * size[0], height * size[1])
     return Detection(box=box, category=int(number), score=score[0] if score else 1.0)
 

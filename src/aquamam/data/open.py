@@ -13,7 +13,7 @@ from aquamam.data.loaders.original import OriginalDataset
 from aquamam.data.loaders.pascal3d import PascalDataset
 from aquamam.data.loaders.photoreal import PhotorealDataset
 from aquamam.data.loaders.symsol import SymsolDataset
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 
 # The plain folder comes last: other layouts have CSV files too.
 PUBLIC = OriginalDataset, SymsolDataset, ModelNetDataset, PascalDataset, BopDataset
@@ -21,14 +21,11 @@ LOADERS: dict[str, Any] = {kind.kind: kind for kind in (StoredDataset, *PUBLIC, 
 
 
 def recognise(path: Path, kind: str | None = None) -> Any:
-    if kind is not None and kind not in LOADERS:
-        raise InputError(f"kind must be one of {', '.join(LOADERS)}, got {kind!r}.")
-    if not path.exists():
-        raise InputError(f"there is no data set at {path}; give its folder, or make one with aquamam render.")
+    require(kind is None or kind in LOADERS, f"kind must be one of {', '.join(LOADERS)}, got {kind!r}.")
+    require(path.exists(), f"there is no data set at {path}; give its folder, or make one with aquamam render.")
     if kind is not None:
         return LOADERS[kind]
-    if path.suffix == ".zip":
-        raise InputError(f"{path} is an archive; unpack it and give the folder.")
+    require(path.suffix != ".zip", f"{path} is an archive; unpack it and give the folder.")
     for loader in LOADERS.values():
         if loader.recognises(path):
             return loader
@@ -49,12 +46,10 @@ def open_dataset(
     """
     path = Path(path)
     loader = recognise(path, kind)
-    if size is not None and size < 1:
-        raise InputError(f"size must be at least 1 pixel, got {size}.")
+    require(size is None or size > 0, f"size must be at least 1 pixel, got {size}.")
     there = loader.splits(path)
     if split is None:
-        if not there:
-            raise InputError(f"{path} holds no split of the kind {loader.kind}; docs/data.md shows the layout.")
+        require(len(there) > 0, f"{path} holds no split of the kind {loader.kind}; docs/data.md shows the layout.")
         split = next((name for name in there if name.startswith("train")), there[0])
     if unknown := sorted(set(options) - set(inspect.signature(loader).parameters)):
         raise InputError(f"a data set of the kind {loader.kind} has no option {unknown[0]}; docs/data.md lists them.")

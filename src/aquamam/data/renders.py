@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int64, UInt8
 
 from aquamam.data.base import Batch, RotationDataset
 from aquamam.data.disk.writing import RenderSpec
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.posterior.equal_views import ViewClasses
 from aquamam.rendering.meshes import Mesh
@@ -43,13 +43,12 @@ class RenderedDataset(RotationDataset):
     ):
         """symmetries: of objects that do not know their own."""
         things = [objects] if isinstance(objects, (Solid, Mesh)) else list(objects)
-        if length is not None and length < 1:
-            raise InputError(f"a data set's length must be at least 1, or None for endless, got {length}.")
+        rule = "a data set's length must be at least 1, or None for endless"
+        require(length is None or length > 0, f"{rule}, got {length}.")
         names, meshes = tuple(thing.name for thing in things), tuple(map(mesh_of, things))
         self.spec = RenderSpec(names=names, meshes=meshes, settings=settings or RenderSettings(), seed=seed)
         self.split, self.length, self.endless, self.classes = split, length, length is None, names
-        self._symmetries: dict[str, SymmetryGroup | None] = {t.name: getattr(t, "symmetry", None) for t in things}
-        self._symmetries |= symmetries or {}
+        self.symmetries = {t.name: getattr(t, "symmetry", None) for t in things} | dict(symmetries or {})
         self._told = {} if symmetries is None else {"symmetries": {name: _told(g) for name, g in symmetries.items()}}
         found = {t.name: Lookalikes.of(mesh_of(t), shape=getattr(t, "shape", None)) for t in things if lookalikes}
         self.lookalikes = {name: known for name, known in found.items() if known is not None}
@@ -58,12 +57,6 @@ class RenderedDataset(RotationDataset):
         if self.length is None:
             raise TypeError("an endless data set has no length; give length= to make it finite.")
         return self.length
-
-    def label(self, i: int) -> str:
-        return self.classes[i % len(self.classes)]
-
-    def name(self, i: int) -> str:
-        return f"{self.split}/{i}"
 
     def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
         numbers = np.array([i], np.int64)
@@ -106,9 +99,6 @@ class RenderedDataset(RotationDataset):
     def _farthest(self) -> float:
         """The largest distance of a camera."""
         return self.spec.settings.distance
-
-    def symmetry(self, label: str) -> SymmetryGroup | None:
-        return self._symmetries[label]
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from jaxtyping import Int64
 from aquamam.data.augment import AugmentSettings, augment
 from aquamam.data.base import Batch, RotationDataset
 from aquamam.data.random import words
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 
 Item, Result = TypeVar("Item"), TypeVar("Result")
 
@@ -39,11 +39,9 @@ class Stream:
     world: int = 1
     augment: AugmentSettings | None = None
     threads: int = 2  # 0 makes each batch when it is asked for
-    ahead: int = 4  # batches made before they are asked for
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InputError(f"a batch holds at least 1 example, got {self.batch_size}.")
+        require(self.batch_size > 0, f"a batch holds at least 1 example, got {self.batch_size}.")
         if not 0 <= self.rank < self.world:
             raise InputError(f"rank must be in 0 ... world - 1, got rank={self.rank}, world={self.world}.")
         if not self.dataset.endless and len(self.dataset) == 0:
@@ -76,7 +74,7 @@ class Stream:
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Batches from step `start` on, made ahead by threads; resuming is calling it with the next step."""
         steps: Iterable[int] = range(start, stop) if stop is not None else itertools.count(start)
-        return prefetch(self.batch, steps, threads=self.threads, ahead=self.ahead)
+        return prefetch(self.batch, steps, threads=self.threads, ahead=4)
 
 
 @lru_cache(4)  # batches of one epoch before may still be on their way

@@ -9,7 +9,7 @@ from jaxtyping import Float64, UInt8
 from scipy.stats import chi2
 
 from aquamam.data.base import RotationDataset, UnreadableExample, fit_pixels
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.symmetry import SymmetryGroup
 
 MANY = 100_000  # rotations are judged by at most this many examples, evenly spaced
@@ -20,8 +20,7 @@ def summarise(dataset: RotationDataset, *, images: int | None = 256) -> dict[str
 
     `about` is what the data set says about itself, `true_rotations` the least and the most of an example.
     """
-    if len(dataset) == 0:
-        raise InputError("the data set holds no examples; choose another split or weaker conditions.")
+    require(len(dataset) > 0, "the data set holds no examples; choose another split or weaker conditions.")
     rotations = [dataset.rotations(i) for i in evenly(len(dataset), MANY)]
     sizes: Counter[str] = Counter()
     unreadable, colours = [], []

@@ -48,26 +48,17 @@ def known_object(model: Any, name: str | None = None) -> KnownObject | None:
     if name is not None:
         mesh = mesh_of(open_object(name))
         return KnownObject(name=mesh.name, mesh=mesh, settings=settings)
-    objects = data.get("objects") or []
+    objects, source = data.get("objects") or [], getattr(model, "source", None)
     if len(objects) != 1 or not isinstance(objects[0], dict):
         return None
     told, mesh_hash = str(objects[0].get("name")), objects[0].get("mesh")
-    if (beside := part_mesh(model)) is not None:
-        return KnownObject(name=told, mesh=beside, settings=settings)
-    if told not in NAMES or mesh_hash not in (None, solid(told).mesh.hash):  # a user's own mesh of that name
-        return None
-    return KnownObject(name=told, mesh=solid(told).mesh, settings=settings)
-
-
-def part_mesh(model: Any) -> Mesh | None:
-    """The mesh beside the checkpoint that a model was loaded from, if it is the one that the model was trained on."""
-    source = getattr(model, "source", None)
-    objects = (getattr(model, "info", None) or {}).get("data", {}).get("objects") or []
-    if source is None or len(objects) != 1 or not isinstance(objects[0], dict):
-        return None
-    path = Path(source).parent / MESH_FILE
-    mesh = read_mesh(path) if path.is_file() else None
-    return mesh if mesh is not None and mesh.hash == objects[0].get("mesh") else None
+    if source is not None and (beside := Path(source).parent / MESH_FILE).is_file():
+        mesh = read_mesh(beside)
+        if mesh.hash == mesh_hash:
+            return KnownObject(name=told, mesh=mesh, settings=settings)
+    if told in NAMES and mesh_hash in (None, solid(told).mesh.hash):  # not a user's own mesh of that name
+        return KnownObject(name=told, mesh=solid(told).mesh, settings=settings)
+    return None
 
 
 def axes_picture(q: Any, size: int = 96, paper: str = "#ffffff", ink: str = "#1b1e24") -> UInt8[np.ndarray, "_ _ 3"]:

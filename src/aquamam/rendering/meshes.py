@@ -20,7 +20,7 @@ from PIL import Image
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.files import write_bytes
 
 FIT_RADIUS = 3**0.5  # a cube of side 2, the die, just fits; at distance 8 it fills 93 % of the default view
@@ -63,8 +63,7 @@ class Mesh:
             value = getattr(self, field)
             if value is not None and value.shape not in allowed:
                 raise InputError(f"{field} of {name!r} must have a shape of {allowed}, got {value.shape}.")
-        if F == 0 or V == 0:
-            raise InputError(f"a mesh needs at least one triangle, {name!r} has none; point clouds are not drawn.")
+        require(min(F, V) > 0, f"a mesh needs at least one triangle, {name!r} has none; point clouds are not drawn.")
         for field in ("vertices", "uv", "normals"):
             if (value := getattr(self, field)) is not None and not np.isfinite(value).all():
                 raise InputError(f"{field} must be finite, some of {name!r} are not; repair the mesh.")
@@ -124,7 +123,6 @@ def load_mesh(
     center: bool = True,
     crease_deg: float | int = 30,
     untextured: bool = False,
-    name: str | None = None,
 ) -> Mesh:
     """A mesh from .obj (with .mtl and texture), .ply, .stl, .glb, .gltf or .off, all its parts as one.
 
@@ -141,11 +139,9 @@ def load_mesh(
     path = Path(path)
     if scale != "fit" and not (isinstance(scale, (int, float)) and 0 < scale < float("inf")):
         raise InputError(f"scale must be 'fit' or a positive number, got {scale!r}.")
-    if up not in _UP:
-        raise InputError(f"up must be one of {', '.join(_UP)}, got {up!r}.")
+    require(up in _UP, f"up must be one of {', '.join(_UP)}, got {up!r}.")
     parts = [part for piece in _read(path, untextured) if len((part := _part(piece)).corners)]
-    if not parts:
-        raise InputError(f"a mesh needs at least one triangle, {path} has none; point clouds are not drawn.")
+    require(len(parts) > 0, f"a mesh needs at least one triangle, {path} has none; point clouds are not drawn.")
     corners = np.concatenate([part.corners for part in parts])
     if not np.isfinite(corners).all():
         raise InputError(f"vertices must be finite, some in {path} are NaN or infinite; repair the mesh.")
@@ -156,15 +152,14 @@ def load_mesh(
     reach = float(np.sqrt((corners * corners).sum(-1)).max())
     area = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=-1)
     keep = area > 1e-14 * float(((high - low) ** 2).sum())  # a triangle without area is never seen
-    if not keep.any():
-        raise InputError(f"triangles must have an area, all {len(corners)} in {path} have none; repair the mesh.")
+    require(bool(keep.any()), f"triangles must have an area, all {len(corners)} in {path} have none; repair the mesh.")
     vertices, faces = _merge(corners[keep] * (FIT_RADIUS / reach if scale == "fit" else float(scale)))
     return Mesh(
         vertices=vertices,
         faces=faces,
         normals=crease_normals(vertices, faces, crease_deg),
         **{k: v if k == "texture" else v[keep] for k, v in ({} if untextured else _paint(parts)).items()},
-        name=name or path.stem,
+        name=path.stem,
     )
 
 
@@ -187,8 +182,7 @@ def _read(path: Path, untextured: bool) -> list[Any]:
     import trimesh  # here: most runs draw solids, and it takes a second to import
 
     kind = path.suffix.lower()
-    if not path.is_file():
-        raise InputError(f"{path} is not there, or no file; meshes are {', '.join(FORMATS)} files.")
+    require(path.is_file(), f"{path} is not there, or no file; meshes are {', '.join(FORMATS)} files.")
     if kind not in FORMATS:
         raise InputError(f"the extension of {path.name} must be one of {', '.join(FORMATS)}, got {path.suffix!r}.")
     logging.getLogger("trimesh").setLevel(logging.ERROR)  # what is wrong is told below

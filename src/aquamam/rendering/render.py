@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from aquamam.config import Config
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.rendering.meshes import GREY, Mesh
 
 Colour = tuple[int, int, int]
@@ -57,8 +57,7 @@ class RenderSettings(Config):
             "background must be three numbers from 0 to 255, or 'random', got {0.background!r}": _is_colour(ground),
         }
         for rule, holds in rules.items():
-            if not holds:
-                raise InputError(f"{rule.format(self)}.")
+            require(bool(holds), f"{rule.format(self)}.")
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from scipy.spatial import ConvexHull
 
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.rendering.meshes import FIT_RADIUS, GREY, Mesh, load_mesh
 
@@ -90,8 +90,7 @@ def open_object(name: str, **options: Any) -> Solid | Mesh:
     """A solid by its name, or the mesh of a file; `options` are those of `load_mesh`."""
     if name in _MAKERS:
         return solid(name)
-    if not Path(name).exists():
-        raise InputError(f"{name!r} is neither a file nor a solid; the solids are {', '.join(NAMES)}.")
+    require(Path(name).exists(), f"{name!r} is neither a file nor a solid; the solids are {', '.join(NAMES)}.")
     return load_mesh(name, **options)
 
 
@@ -102,8 +101,7 @@ def mesh_of(thing: Solid | Mesh) -> Mesh:
 @cache
 def solid(name: str) -> Solid:
     """One of the solids in `NAMES`; axes of revolution are z, but the cylinder's y."""
-    if name not in _MAKERS:
-        raise InputError(f"solids are {', '.join(NAMES)}, got {name!r}; for your own object use load_mesh.")
+    require(name in _MAKERS, f"solids are {', '.join(NAMES)}, got {name!r}; for your own object use load_mesh.")
     return Solid(mesh=_MAKERS[name](name), name=name)
 
 
@@ -133,17 +131,14 @@ def _die(name: str, tile: int = 128, spacing: float = 0.5, radius: float = 0.2) 
     return Mesh(vertices=np.concatenate(vertices).astype(float), faces=faces, uv=corners, texture=texture, name=name)
 
 
-def _hull(name: str, points: Float[np.ndarray, "V 3"]) -> Mesh:
-    """The convex hull of points about the origin, faces looking outwards."""
-    points = points * (FIT_RADIUS / np.linalg.norm(points[0]))
+def _polyhedron(name: str) -> Mesh:
+    """The convex hull of corners about the origin, faces looking outwards."""
+    points = np.array(_CORNERS[_BARE.get(name, name)], float)
+    points *= FIT_RADIUS / np.linalg.norm(points[0])
     faces = ConvexHull(points).simplices
     a, b, c = points[faces].swapaxes(0, 1)
     inwards = (np.cross(b - a, c - a) * a).sum(-1) < 0
-    return Mesh(vertices=points, faces=np.where(inwards[:, None], faces[:, ::-1], faces), name=name)
-
-
-def _polyhedron(name: str) -> Mesh:
-    mesh = _hull(name, np.array(_CORNERS[_BARE.get(name, name)], float))
+    mesh = Mesh(vertices=points, faces=np.where(inwards[:, None], faces[:, ::-1], faces), name=name)
     if name != "tetX":
         return mesh
     red = (mesh.vertices[mesh.faces].mean(1) @ np.array(TET_RED) > 0.5)[:, None, None]

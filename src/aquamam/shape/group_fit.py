@@ -7,7 +7,7 @@ is inexact and may lack some elements; the group that it nearly is, placed where
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from scipy.spatial.transform import Rotation
 
 from aquamam.geometry.symmetry import MAX_ORDER, SymmetryGroup
 
+EVERY = np.array([0.11, 0.35, 0.74, 1.0, 1.37, 1.93, 2.31, 2.89, 3.3, 4.1, 4.77, 5.6])  # stand for every angle
 APART = math.radians(1.0)  # found rotations and axes nearer than this are one
 LEAN = math.radians(4.0)  # how far angles between found axes may be from a group's
 PHI = (1 + 5**0.5) / 2
@@ -39,43 +40,43 @@ class NamedGroup:
     def axis(self) -> Float64[np.ndarray, "3"] | None:
         return None if self.group is None or self.group.axis is None else self.group.axis.numpy()
 
-    def samples(self, angles: Float64[np.ndarray, " n"]) -> Rotation:
-        """All elements but the identity; of continuous ones, those at these angles for each coset."""
+    @cached_property
+    def samples(self) -> Rotation:
+        """All elements but the identity; of continuous ones, those at the angles `EVERY` for each coset."""
         if self.group is None:
-            return Rotation.from_quat(np.random.default_rng(0).normal(size=(len(angles), 4)))
+            return Rotation.from_quat(np.random.default_rng(0).normal(size=(len(EVERY), 4)))
         elements = Rotation.from_quat(self.group.elements.numpy())
         if self.axis is None:
             return elements[1:]
-        free = about(self.axis, angles)
+        free = about(self.axis, EVERY)
         return Rotation.concatenate([g * free for g in elements])
+
+    @cached_property
+    def families(self) -> dict[str, Rotation]:
+        """The samples by axis, under their names."""
+        if self.group is None:
+            return {"every rotation, as of a sphere": self.samples}
+        if self.axis is not None:
+            cosets = np.split(np.arange(len(self.samples)), len(self.group.elements))
+            names = (f"every turn about {arrow(self.axis)}", f"half turns across {arrow(self.axis)}")
+            return {name: self.samples[coset] for name, coset in zip(names, cosets)}
+        return {
+            f"{words} about {arrow(axis)}": about(axis, np.arange(1, order) * (2 * math.pi / order))
+            for axis, order, words in lines_of(self.samples)
+        }
 
     @property
     def words(self) -> list[str]:
-        if self.group is None:
-            return ["every rotation: it is a sphere"]
-        if self.axis is not None:
-            flips = ["and the half turns about every axis across it"] if len(self.group.elements) > 1 else []
-            return [f"every turn about {arrow(self.axis)}", *flips]
-        axes: dict[str, list[str]] = {}
-        for line in lines_of(self.samples(np.zeros(0))):
-            axes.setdefault(line.words.replace("half turn", "half turns"), []).append(arrow(line.axis))
-        return [
-            f"{what} about " + (", ".join(named) if len(named) <= 3 else f"{len(named)} axes, one of them {named[0]}")
-            for what, named in axes.items()
-        ]
-
-    def families(self, angles: Float64[np.ndarray, " n"]) -> dict[str, Rotation]:
-        """The elements by axis, under their names; of continuous ones, those at these angles."""
-        elements, n = self.samples(angles), len(angles)
-        if self.group is None:
-            return {"any turn": elements}
-        if self.axis is not None:
-            flips = {f"half turns across {arrow(self.axis)}": elements[n:]} if len(elements) > n else {}
-            return {f"every turn about {arrow(self.axis)}": elements[:n], **flips}
-        found = {}
-        for axis, order, words in lines_of(elements):
-            found[f"{words} about {arrow(axis)}"] = about(axis, np.arange(1, order) * (2 * math.pi / order))
-        return found
+        """The families, those of one kind together."""
+        kinds: dict[str, list[str]] = {}
+        for family in self.families:
+            what, _, axis = family.replace("half turn about", "half turns about").partition(" about ")
+            kinds.setdefault(what, []).append(axis)
+        lines = []
+        for what, axes in kinds.items():
+            named = ", ".join(axes) if len(axes) <= 3 else f"{len(axes)} axes, one of them {axes[0]}"
+            lines.append(f"{what} about {named}" if named else what)
+        return lines
 
 
 def arrow(axis: Float64[np.ndarray, "3"]) -> str:
@@ -131,23 +132,16 @@ def distinct(found: Rotation, apart: float = APART) -> Rotation:
 def lines_of(found: Rotation) -> list[Line]:
     """The axes of rotations, those of highest order first."""
     vectors = found.as_rotvec().reshape(-1, 3)
-    length = np.linalg.norm(vectors, axis=-1)
-    groups: list[tuple[np.ndarray, list[float]]] = []  # sum of axes, angles about it
-    for vector, angle in zip(vectors[length > APART], length[length > APART]):
-        axis = vector / angle
-        for i, (total, angles) in enumerate(groups):
-            cosine = total @ axis / np.linalg.norm(total)
-            if abs(cosine) > math.cos(APART):
-                groups[i] = (total + np.sign(cosine) * axis, angles)
-                angles.append(float(np.sign(cosine) * angle))
-                break
-        else:
-            groups.append((axis, [float(angle)]))
-    lines = []
-    for total, angles in groups:
-        order = _order(np.array([0.0, *angles]))
+    angles = np.linalg.norm(vectors, axis=-1)
+    vectors, angles = vectors[angles > APART], angles[angles > APART]
+    axes, lines = vectors / angles[:, None], []
+    while len(axes):
+        cosine = axes @ axes[0]
+        one, side = np.abs(cosine) > math.cos(APART), np.sign(cosine)
+        order, axis = _order(np.append(0.0, (side * angles)[one])), (side[:, None] * axes)[one].sum(0)
         words = "half turn" if order == 2 else f"turns by {360 / order:.4g}°"
-        lines.append(Line(total / np.linalg.norm(total), order, words))
+        lines.append(Line(axis / np.linalg.norm(axis), order, words))
+        axes, angles = axes[~one], angles[~one]
     return sorted((line for line in lines if line.order > 1), key=lambda line: -line.order)
 
 

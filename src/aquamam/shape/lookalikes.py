@@ -39,9 +39,7 @@ class Lookalikes:
 
     @classmethod
     @lru_cache(maxsize=16)
-    def of(
-        cls, mesh: Mesh, *, shape: SymmetryGroup | None = None, tolerance: Tolerance | None = None
-    ) -> "Lookalikes | None":
+    def of(cls, mesh: Mesh, *, shape: SymmetryGroup | None = None) -> "Lookalikes | None":
         """Those of a mesh about its origin; None if no view can hide anything: it has no paint, or its shape no
         symmetry.
 
@@ -50,15 +48,14 @@ class Lookalikes:
         """
         if mesh.texture is None and mesh.colours is None:
             return None
-        tolerance = tolerance or Tolerance()
         if shape is None:
-            found = find_symmetries(mesh, paint=False, tolerance=tolerance)
+            found = find_symmetries(mesh, paint=False)
             shape = found.group if np.linalg.norm(found.centre) <= CENTRED * found.radius else None
         if shape is None or shape.order == 1:
             return None
         surface = Surface.of(mesh, centre=(0, 0, 0))
         points, faces, normals = _facing(surface)
-        matcher = Matcher(surface, tolerance, paint_only=True, part=(points, faces))
+        matcher = Matcher(surface, Tolerance(), paint_only=True, part=(points, faces))
         identity = np.array([0.0, 0.0, 0.0, 1.0])
         elements = Rotation.from_quat(shape.equivalents(torch.from_numpy(identity), ANGLES)[1:].numpy())
         changed = np.stack([matcher.repainted(g.inv()) for g in elements])

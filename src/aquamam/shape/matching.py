@@ -1,19 +1,57 @@
-"""Whether a rotation leaves an object unchanged: tried on points of its visible surface, and then on renders."""
+"""Whether a rotation leaves an object unchanged: tried on points of its visible surface, and then on renders.
+
+A surface that moves by less than a pixel changes what its outline and the edges of its paint look like; nobody sees
+that. So a pixel of a render differs by as much as its colour lies outside the range of the 3 x 3 pixels at the same
+place of the other render.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
+from scipy.ndimage import maximum_filter, minimum_filter
 from scipy.spatial.transform import Rotation
 
-from aquamam.errors import InputError
-from aquamam.shape.surface import Points, Surface
-from aquamam.shape.visual import LEVELS, RenderComparison, rotation_key
+from aquamam.errors import require
+from aquamam.rendering.meshes import Mesh
+from aquamam.rendering.render import RenderSettings, render
+from aquamam.shape.surface import Points, Surface, directions, looking_from
+
+VIEWS = looking_from(directions(8), 1.0 + np.arange(8) * 2.4)
+LEVELS = 25  # of 255: what a pixel may change without looking another
 
 Part = tuple[Points, Int64[np.ndarray, " n"]]  # points of a surface, and their faces
 POINTS = 3000
 FIRST = 200  # of them decide most cases
+
+
+class Difference(NamedTuple):
+    """How different a rotated object looks, in the view that shows it most."""
+
+    share: float  # of the object's pixels that change by more than LEVELS
+    largest: float  # change of a pixel, in levels
+
+
+class RenderComparison:
+    """An object about its origin, seen in a few views that it fills, to compare rotations of it with."""
+
+    def __init__(self, mesh: Mesh, views: Float64[np.ndarray, "n 3 3"] = VIEWS, size: int = 96):
+        self.mesh, self.views, self.settings = mesh, views, RenderSettings(size=size)
+        self.images = render(mesh, views, self.settings, alpha=True)
+
+    def difference(self, g: Rotation) -> Difference:
+        """What changes when the object is rotated by g in its own frame before it is looked at."""
+        other = render(self.mesh, self.views @ g.as_matrix(), self.settings, alpha=True)
+        # levels by which pixels of either image lie outside the range of their neighbourhood in the other
+        outside = np.zeros(other.shape[:-1], np.int16)
+        for a, b in ((self.images, other), (other, self.images)):
+            high, low = (limit(b[..., :3], (1, 3, 3, 1)).astype(np.int16) for limit in (maximum_filter, minimum_filter))
+            outside = np.maximum(outside, np.maximum(a[..., :3] - high, low - a[..., :3]).max(-1))
+        covered = ((self.images[..., 3] > 0) | (other[..., 3] > 0)).sum((-1, -2))
+        share = (outside > LEVELS).sum((-1, -2)) / np.maximum(covered, 1)
+        return Difference(float(share.max()), float(outside.max()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +59,11 @@ class Tolerance:
     """When a rotated object looks the same."""
 
     distance: float = 0.01  # of the radius, from any visible point to the surface: one pixel of a 224-pixel view
-    levels: int = LEVELS  # of 255, for colours
     pixels: float = 0.002  # of the object's pixels may change by more than that, in any view
 
     def __post_init__(self) -> None:
-        if not 1e-4 <= self.distance <= 0.2:
-            raise InputError(f"the tolerance must be 0.0001 to 0.2 of the radius, got {self.distance}; try 0.01.")
+        rule = f"the tolerance must be 0.0001 to 0.2 of the radius, got {self.distance}; try 0.01."
+        require(1e-4 <= self.distance <= 0.2, rule)
 
 
 class Matcher:
@@ -42,7 +79,6 @@ class Matcher:
         self.chosen = np.random.default_rng(0).permutation(len(points))[:POINTS]
         self.points, self.faces = points[self.chosen], faces[self.chosen]
         self.colours = surface.paint(self.faces, self.points)
-        self._distances: dict[bytes, float] = {}
 
     def holds(self, g: Rotation) -> bool:
         """Whether every point stays on the surface, and all but a few find their colour there."""
@@ -60,10 +96,7 @@ class Matcher:
 
     def distance(self, g: Rotation) -> float:
         """The farthest that any of the points gets from the surface."""
-        key = rotation_key(g)
-        if key not in self._distances:
-            self._distances[key] = float(self.surface.match(g.apply(self.points)).distance.max())
-        return self._distances[key]
+        return float(self.surface.match(g.apply(self.points)).distance.max())
 
     def _keeps_paint(self, g: Rotation, count: int | None = None) -> bool:
         few = self.tolerance.pixels / 2 * len(self.points)
@@ -74,14 +107,14 @@ class Matcher:
 
         With `quick`, where a tenth or more find another colour, those at edges of paint are not looked at again.
         """
-        there, own, levels = g.apply(self.points[:count]), self.colours[:count], self.tolerance.levels
+        there, own = g.apply(self.points[:count]), self.colours[:count]
         match = self.surface.match(there, self.tolerance.distance)
-        changed = np.abs(self.surface.paint(match.face, match.place) - own).max(-1) > levels
+        changed = np.abs(self.surface.paint(match.face, match.place) - own).max(-1) > LEVELS
         wrong = np.flatnonzero(changed)
         if len(wrong) and not (quick and len(wrong) > len(changed) // 10):
             # the point may lie on the other side of an edge of paint: all colours as far as the tolerance count
             seen = self.surface.cloud_paint[self.surface.around(there[wrong], self.tolerance.distance)]
-            changed[wrong] = ((own[wrong] < seen.min(1) - levels) | (own[wrong] > seen.max(1) + levels)).any(-1)
+            changed[wrong] = ((own[wrong] < seen.min(1) - LEVELS) | (own[wrong] > seen.max(1) + LEVELS)).any(-1)
         return changed
 
     @cached_property

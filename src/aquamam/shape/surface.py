@@ -15,7 +15,7 @@ from scipy.ndimage import distance_transform_edt, map_coordinates
 from scipy.spatial import ConvexHull, cKDTree
 from trimesh.triangles import closest_point, points_to_barycentric
 
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh, crease_normals
 from aquamam.rendering.render import RenderSettings, render
 
@@ -102,8 +102,7 @@ class Surface:
         used = np.unique(mesh.faces)
         corners = mesh.vertices[used]
         scale = float(np.abs(corners - corners.mean(0)).max())
-        if not scale > 0:
-            raise InputError(f"an object must have an extent, {mesh.name!r} is a single point; repair the mesh.")
+        require(scale > 0, f"an object must have an extent, {mesh.name!r} is a single point; repair the mesh.")
         if scale < 1e-12 * float(np.abs(corners).max()):
             raise InputError(f"{mesh.name!r} is too far from its origin to leave digits for its shape; move it there.")
         # about the bounding box first: hulls of far or tiny objects lose digits

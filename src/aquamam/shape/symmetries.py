@@ -3,7 +3,7 @@
 Every such rotation is about the centroid of the convex hull and keeps the hull's moments (`surface`). They tell where
 axes can lie: three different second moments leave three half turns to try, two equal ones an axis, three equal ones all
 rotations. What is tried is refined by matching points to planes, kept if no visible point leaves the surface by more
-than the tolerance, made into the largest true group (`group_fit`), and confirmed by renders (`visual`). Triangles are
+than the tolerance, made into the largest true group (`group_fit`), and confirmed by renders. Triangles are
 only used as the surface that they are, so a finer or other triangulation changes nothing.
 """
 
@@ -22,12 +22,10 @@ from aquamam.geometry.grid import so3_grid
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.rendering.meshes import Mesh
 from aquamam.shape.group_fit import APART, NONE, SPHERE, NamedGroup, about, across, distinct, fit_group, revolution
-from aquamam.shape.matching import Matcher, Tolerance
+from aquamam.shape.matching import Difference, Matcher, Tolerance
 from aquamam.shape.surface import Surface, directions
-from aquamam.shape.visual import Difference
 
 ANGLES = np.arange(1440) * (2 * math.pi / 1440)  # steps of a quarter degree resolve 180 teeth
-EVERY = np.array([0.11, 0.35, 0.74, 1.0, 1.37, 1.93, 2.31, 2.89, 3.3, 4.1, 4.77, 5.6])  # stand for every angle
 CLOSE = 10  # times the tolerance: moments that differ less may belong to an object that looks the same
 MOST = 240  # elements of a group that is found one by one
 Confirm = Callable[[Rotation], bool]
@@ -119,9 +117,9 @@ def find_symmetries(mesh: Mesh | Surface, *, paint: bool = True, tolerance: Tole
         elif found.axis is not None:
             kept = _with_axis(matcher, found.axis, flips=len(found.group.elements) > 1)
         else:
-            kept = fit_group(_those(matcher.holds, found.samples(EVERY)), matcher.all_hold)
+            kept = fit_group(_those(matcher.holds, found.samples), matcher.all_hold)
         found = _confirmed(matcher, kept)
-    elements = found.samples(EVERY)
+    elements = found.samples
     return Symmetries(
         found=found,
         centre=tuple((np.round(surface.centre / surface.radius, 9) * surface.radius + 0.0).tolist()),
@@ -135,7 +133,7 @@ def find_symmetries(mesh: Mesh | Surface, *, paint: bool = True, tolerance: Tole
 
 def _confirmed(matcher: Matcher, found: NamedGroup) -> NamedGroup:
     """The group, or the largest part of it that renders confirm: shading shows marks shallower than the tolerance."""
-    elements = found.samples(EVERY)
+    elements = found.samples
     good = np.array([matcher.looks_same(g) for g in elements], dtype=bool)
     if good.all():
         return found
@@ -147,7 +145,7 @@ def _confirmed(matcher: Matcher, found: NamedGroup) -> NamedGroup:
         return NONE
     if found.axis is None:
         return fit_group(elements[good], same)
-    if good[: len(EVERY)].all():
+    if good[: len(good) // len(found.group.elements)].all():
         return revolution(found.axis, False)
     return _with_axis(matcher, found.axis, flips=True, confirm=same)
 
@@ -178,7 +176,7 @@ def _those(hold: Callable[[Rotation], bool], tried: Rotation) -> Rotation:
 
 def _with_axis(matcher: Matcher, axis: np.ndarray, *, flips: bool, confirm: Confirm | None = None) -> NamedGroup:
     """The group whose main axis is known; `confirm` has the last word, and then every angle together is out already."""
-    if confirm is None and matcher.all_hold(about(axis, EVERY)):
+    if confirm is None and matcher.all_hold(revolution(axis, False).samples):
         return revolution(axis, flips and matcher.holds(Rotation.from_rotvec(math.pi * across(axis, np.zeros(1))[0])))
     good = _best_in_circle(matcher, about(axis, ANGLES[1:]))
     if flips:
@@ -211,7 +209,7 @@ def _anywhere(matcher: Matcher) -> NamedGroup:
     """The group of an object whose hull is as wide as it is long and high, or of a painted sphere."""
     painted = matcher.surface.painted
     axis = _axis_of_paint(matcher) if painted else matcher.free_axis()
-    if matcher.all_hold(about(axis, EVERY)):
+    if matcher.all_hold(revolution(axis, False).samples):
         return _with_axis(matcher, axis, flips=True)
     grid = Rotation.from_quat(so3_grid(2).numpy())
     start = grid[np.argsort(matcher.scores(grid, 100, rough=True))[:600]]
@@ -277,7 +275,7 @@ def near_symmetries(mesh: Mesh | Surface, exact: Symmetries, most: int = 12) -> 
     loose = replace(exact.tolerance, distance=min(0.2, LOOSE * exact.tolerance.distance))
     matcher = Matcher(surface if exact.painted else surface.plain(), exact.tolerance)
     found = []
-    for words, family in _of_shape(Matcher(surface.plain(), loose)).families(EVERY).items():
+    for words, family in _of_shape(Matcher(surface.plain(), loose)).families.items():
         new = _those(lambda g: not exact.has(g), family)
         if len(new):
             seen = [matcher.renders.difference(g) for g in new]

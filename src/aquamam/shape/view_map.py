@@ -13,21 +13,19 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 from tqdm import tqdm
 
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.grid import so3_grid
 from aquamam.rendering.meshes import Mesh
 from aquamam.shape.group_fit import distinct
-from aquamam.shape.matching import Matcher, Tolerance
+from aquamam.shape.matching import Matcher, RenderComparison, Tolerance
 from aquamam.shape.surface import Surface, directions, looking_from, seen
 from aquamam.shape.symmetries import refined_by_paint
-from aquamam.shape.visual import RenderComparison
 
 PIXELS = 64
 STARTS, KEPT = 300, 120  # rotations that are pulled into place, and those that are looked at
@@ -45,6 +43,10 @@ class View:
     continuous: bool  # whether some are more than points
     rotations: Float64[np.ndarray, "n 4"]  # xyzw, examples of all answers, the view's own first
 
+    def to_dict(self) -> dict[str, Any]:
+        rounded = [round(x, 4) for x in self.direction]
+        return {"direction": rounded, "count": self.count, "continuous": self.continuous}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ViewAmbiguity:
@@ -57,28 +59,18 @@ class ViewAmbiguity:
     def directions(self) -> Float64[np.ndarray, "n 3"]:
         return np.array([view.direction for view in self.views])
 
-    def to_dict(self) -> dict[str, Any]:
-        rows = [
-            {"direction": [round(x, 4) for x in view.direction], "count": view.count, "continuous": view.continuous}
-            for view in self.views
-        ]
-        return {"name": self.name, "views": rows}
 
-
-def view_ambiguity(
-    mesh: Mesh | Surface, views: int = 100, *, tolerance: Tolerance | None = None, quiet: bool = True
-) -> ViewAmbiguity:
+def view_ambiguity(mesh: Mesh | Surface, views: int = 100, *, quiet: bool = True) -> ViewAmbiguity:
     """The map for a mesh that turns about its origin, as it is rendered, or for a surface about its centre."""
-    if views < 1:
-        raise InputError(f"a map needs at least one view, got {views}; 100 show single faces of a die.")
+    require(views > 0, f"a map needs at least one view, got {views}; 100 show single faces of a die.")
     surface = mesh if isinstance(mesh, Surface) else Surface.of(mesh, centre=(0, 0, 0))
     bar = tqdm(directions(views), unit="view", desc="views", disable=True if quiet else None, dynamic_ncols=True)
-    return ViewAmbiguity(name=surface.mesh.name, views=tuple(look_from(surface, d, tolerance) for d in bar))
+    return ViewAmbiguity(name=surface.mesh.name, views=tuple(look_from(surface, d) for d in bar))
 
 
-def look_from(surface: Surface, towards: Any, tolerance: Tolerance | None = None) -> View:
+def look_from(surface: Surface, towards: Any) -> View:
     """What looks the same as the object seen from a direction of its own frame."""
-    tolerance, towards = tolerance or Tolerance(), np.asarray(towards, float)
+    tolerance, towards = Tolerance(), np.asarray(towards, float)
     R = looking_from(towards[None])
     matcher = Matcher(surface, tolerance, part=seen(surface.mesh, R))
     renders = RenderComparison(surface.fitting, R, PIXELS)
@@ -142,16 +134,13 @@ def save_map(found: ViewAmbiguity, path: str | os.PathLike[str]) -> None:
     label = [0 if view.continuous else view.count for view in found.views]
     kinds = sorted(set(label), key=lambda count: (count == 0, count))
     # one, few, many from light to dark; curves in another hue
-    shades = 0.92 - 0.6 * np.arange(len(kinds)) / max(1, len(kinds) - 1)
-    colours = [
-        (0.85, 0.45, 0.1) if kind == 0 else (shade, 0.97 * shade, 0.95 - 0.2 * i / len(kinds))
-        for i, (kind, shade) in enumerate(zip(kinds, shades.tolist()))
-    ]
-    number = np.array([kinds.index(kind) for kind in label])[cKDTree(found.directions).query(there)[1]]
+    shades = np.linspace(0.92, 0.32, len(kinds)).tolist()
+    colours = [(s, 0.97 * s, 0.65 + 0.3 * s) if kind else (0.85, 0.45, 0.1) for kind, s in zip(kinds, shades)]
+    nearest = cKDTree(found.directions).query(there)[1]
+    painted = np.array([colours[kinds.index(kind)] for kind in label])[nearest]
     figure = Figure(figsize=(8, 4.6), dpi=120)
     axes: Any = figure.add_axes((0.03, 0.14, 0.94, 0.76), projection="mollweide")
-    norm = BoundaryNorm(np.arange(len(kinds) + 1) - 0.5, len(kinds)) if len(kinds) > 1 else None
-    axes.pcolormesh(longitude, latitude, number, cmap=ListedColormap(colours), norm=norm, shading="nearest")
+    axes.pcolormesh(longitude, latitude, painted, shading="nearest")
     axes.set(xticklabels=[], yticklabels=[])
     axes.grid(color="white", lw=0.4, alpha=0.6)
     right, top = math.pi / 2, 1.35

@@ -17,7 +17,7 @@ from jaxtyping import Float64, UInt8
 from PIL import Image
 
 from aquamam import __version__
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.files import write_bytes, write_json
 
 FORMAT = "aquamam-dataset"
@@ -43,17 +43,13 @@ class Manifest:
     encoding: str
 
     def __post_init__(self) -> None:
-        if self.encoding not in ENCODINGS:
-            raise InputError(f"encoding must be one of {', '.join(ENCODINGS)}, got {self.encoding!r}.")
-        if self.shard_size < 1:
-            raise InputError(f"a shard holds at least 1 image, got {self.shard_size}.")
+        require(self.encoding in ENCODINGS, f"encoding must be one of {', '.join(ENCODINGS)}, got {self.encoding!r}.")
+        require(self.shard_size > 0, f"a shard holds at least 1 image, got {self.shard_size}.")
         for split, count in self.splits.items():
             if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", split):
                 raise InputError(f"a split's name is a word such as train, got {split!r}.")
-            if count < 1:
-                raise InputError(f"a split holds at least 1 image, got {split}={count}.")
-        if not self.splits:
-            raise InputError("a data set needs at least one split, got none; try train=1000.")
+            require(count > 0, f"a split holds at least 1 image, got {split}={count}.")
+        require(len(self.splits) > 0, "a data set needs at least one split, got none; try train=1000.")
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -90,18 +86,16 @@ class Manifest:
         path = root / MANIFEST
         try:
             data = json.loads(path.read_bytes())
-            if data["format"] != FORMAT:
-                raise KeyError(FORMAT)
+            told = {field.name: data[field.name] for field in fields(cls)}
         except FileNotFoundError:
             raise InputError(f"{root} has no {MANIFEST}, so `aquamam render` did not write it.") from None
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not the description of a data set; restore it or render again.") from error
-        if data["version"] > VERSION:
-            raise InputError(f"{path} has format version {data['version']}, this aquamam reads {VERSION}; update it.")
-        try:
-            return cls(**{field.name: data[field.name] for field in fields(cls)})
-        except KeyError as error:
-            raise InputError(f"{path} lacks {error}; restore it or render again.") from error
+            why = f"{path} is not the whole description of a data set ({error})"
+            raise InputError(f"{why}; restore it or render again.") from error
+        name = f"{told['format']} {told['version']}"
+        known = told["format"] == FORMAT and told["version"] <= VERSION
+        require(known, f"{path} has the format {name}, this aquamam reads {FORMAT} {VERSION}; update it.")
+        return cls(**told)
 
 
 def shard_size_for(splits: dict[str, int], encoding: str, image_shape: tuple[int, int]) -> int:

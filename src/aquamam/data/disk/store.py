@@ -33,10 +33,8 @@ class StoredDataset(RotationDataset):
             there = f"split {split} of {root} has {len(whole)} of its {len(shards)} shards"
             raise InputError(f"{there}; run the same `aquamam render` again to complete it.")
         self.classes = tuple(thing["name"] for thing in manifest.objects)
-        self._symmetries = {
-            thing["name"]: None if thing["symmetry"] is None else SymmetryGroup.from_dict(thing["symmetry"])
-            for thing in manifest.objects
-        }
+        told = {thing["name"]: thing["symmetry"] for thing in manifest.objects}
+        self.symmetries = {name: None if g is None else SymmetryGroup.from_dict(g) for name, g in told.items()}
         self._rotations = np.concatenate([self._map(s, "rotations") for s in shards])
         if len(self._rotations) != manifest.splits[split]:
             there = f"split {split} of {root} must have {manifest.splits[split]} rotations, got {len(self._rotations)}"
@@ -53,17 +51,8 @@ class StoredDataset(RotationDataset):
     def __len__(self) -> int:
         return len(self._rotations)
 
-    def label(self, i: int) -> str:
-        return self.classes[i % len(self.classes)]
-
-    def name(self, i: int) -> str:
-        return f"{self.split}/{i}"
-
     def rotations(self, i: int) -> Float64[np.ndarray, "1 4"]:
         return self._rotations[i : i + 1]
-
-    def symmetry(self, label: str) -> SymmetryGroup | None:
-        return self._symmetries[label]
 
     @property
     def image_size(self) -> tuple[int, int]:

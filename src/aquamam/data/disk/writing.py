@@ -17,7 +17,7 @@ from jaxtyping import Float64, Int64, UInt8
 
 from aquamam.data.disk.layout import Manifest, encode_png, is_whole, write_manifest, write_shard
 from aquamam.data.random import haar, words
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, render
 
@@ -81,10 +81,8 @@ def write_dataset(
 ) -> Written:
     """Render every missing shard of part i of n; `progress(total, done)` gives what to call with new images."""
     i, n = part
-    if not 0 <= i < n:
-        raise InputError(f"part i of n needs 0 <= i < n, got {i}/{n}.")
-    if workers < 1:
-        raise InputError(f"rendering needs at least 1 worker, got {workers}.")
+    require(0 <= i < n, f"part i of n needs 0 <= i < n, got {i}/{n}.")
+    require(workers > 0, f"rendering needs at least 1 worker, got {workers}.")
     write_manifest(root, manifest)
     everything = [(split, shard) for split in manifest.splits for shard in range(manifest.shards(split))]
     mine = everything[i::n]

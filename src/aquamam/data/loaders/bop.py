@@ -14,7 +14,7 @@ from torch import Tensor
 
 from aquamam.data.base import Batch, UnreadableExample, decode_image
 from aquamam.data.loaders.listed import ListedDataset, choose
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.geometry.camera import MARGIN, Box, Camera, crop_camera, cut
 from aquamam.geometry.rotations import as_rotation_matrix, inverse, matrix_to_quat, multiply, opencv_to_opengl
 from aquamam.geometry.symmetry import SymmetryGroup
@@ -159,8 +159,7 @@ def read_cameras(scene: Path) -> dict[int, Camera]:
             fx, skew, cx, _, fy, cy, *_ = map(float, told["cam_K"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{scene}/scene_camera.json must be BOP's format, got: {error}.") from error
-        if skew:
-            raise InputError(f"cameras have no skew here, got {skew} in {scene}/scene_camera.json, image {image}.")
+        require(skew == 0, f"cameras have no skew here, got {skew} in {scene}/scene_camera.json, image {image}.")
         cameras[int(image)] = Camera(fx=fx, fy=fy, cx=cx, cy=cy)
     return cameras
 

@@ -171,7 +171,7 @@ class FolderDataset(ListedDataset):
         self.labels = [every[of_image[0]] if every else self.classes[0] for of_image in rows.values()]
         ignored = [name for name in table if name not in {*named, *columns, *CLASS_COLUMNS, "split"}]
         self.about = {"rotation": kind, "columns": columns, "camera": camera, "ignored": ignored}
-        self._symmetries = read_symmetries(self.folder / "symmetries.json")
+        self.symmetries = read_symmetries(self.folder / "symmetries.json")
 
     @staticmethod
     def _tables(root: Path) -> list[Path]:
@@ -191,9 +191,6 @@ class FolderDataset(ListedDataset):
 
     def source(self, i: int) -> Path:
         return self.folder / self.names[i]
-
-    def symmetry(self, label: str) -> SymmetryGroup | None:
-        return self._symmetries.get(label)
 
 
 def read_symmetries(path: Path) -> dict[str, SymmetryGroup]:

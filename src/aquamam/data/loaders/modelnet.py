@@ -12,7 +12,7 @@ import torch
 
 from aquamam.data.base import UnreadableExample
 from aquamam.data.loaders.listed import ListedDataset
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.geometry.rotations import as_unit_quat, from_wxyz
 
 SUFFIX = ".Rawjpg.lmdb"
@@ -39,8 +39,9 @@ class ModelNetDataset(ListedDataset):
         with database(self.path.resolve(), os.getpid()).begin() as transaction:
             stored = {bytes(key).decode() for key in transaction.cursor().iternext(values=False)}
         self.names = sorted(stored & views.keys())
-        if not self.names:
-            raise InputError(f"{self.path} shares no view with {QUATERNIONS}; the two belong to different splits.")
+        require(
+            len(self.names) > 0, f"{self.path} shares no view with {QUATERNIONS}; the two belong to different splits."
+        )
         q = torch.from_numpy(np.array([views[view] for view in self.names], np.float64))
         self.quaternions = from_wxyz(as_unit_quat(q, f"quaternions of {QUATERNIONS}")).numpy()[:, None]
         self.labels = [view.rpartition("_")[0] for view in self.names]  # night_stand_0012.v003: night_stand

@@ -15,7 +15,6 @@ from PIL import Image
 from aquamam.data.base import Batch, decode_image, fit_pixels
 from aquamam.data.loaders.listed import ListedDataset
 from aquamam.geometry.camera import NOMINAL
-from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 from aquamam.shape.lookalikes import Lookalikes
@@ -38,6 +37,7 @@ class PhotorealDataset(ListedDataset):
         super().__init__(root, split, size)
         self.facts: dict[str, Any] = json.loads((self.root / FACTS).read_text())
         self.solid = solid(self.facts["object"])
+        self.symmetries = dict.fromkeys(self.classes, self.solid.symmetry)
         pictured = {"name": self.facts["object"], "mesh": self.facts["mesh"]}
         self.about = {"photoreal": True, "objects": [pictured], "seed": self.facts["seed"]}
         self._sheets = {c: decode_image(self.root / f"{c}.jpg", c) for c in self.classes if self.facts[c]}
@@ -80,6 +80,3 @@ class PhotorealDataset(ListedDataset):
         box = tuple(np.concatenate([middle - reach, middle + reach]).clip(0, pixels))
         whole = map(Image.fromarray, render(self.solid.mesh, q, settings))
         return np.stack([np.asarray(view.resize((side, side), Image.Resampling.BOX, box=box)) for view in whole])
-
-    def symmetry(self, label: str) -> SymmetryGroup:
-        return self.solid.symmetry

@@ -49,7 +49,8 @@ class SymsolDataset(ListedDataset):
             "equivalents": {shape: int(R.shape[1]) for shape, R in self._matrices.items()},
             "camera": "as stored",
         }
-        self._symmetries: dict[str, SymmetryGroup] = {}
+        firsts = {shape: torch.from_numpy(self.rotations(self.labels.index(shape))) for shape in self.classes}
+        self.symmetries = {shape: group_of(equivalents) for shape, equivalents in firsts.items()}
 
     @staticmethod
     def splits(root: Path) -> tuple[str, ...]:
@@ -59,11 +60,6 @@ class SymsolDataset(ListedDataset):
         shape, number = self._places[i]
         R = torch.from_numpy(np.array(self._matrices[shape][number], np.float64))
         return matrix_to_quat(as_rotation_matrix(R, f"rotations of {self.name(i)}")).numpy()
-
-    def symmetry(self, label: str) -> SymmetryGroup:
-        if label not in self._symmetries:
-            self._symmetries[label] = group_of(torch.from_numpy(self.rotations(self.labels.index(label))))
-        return self._symmetries[label]
 
 
 def group_of(equivalents: Float64[torch.Tensor, "equivalents 4"]) -> SymmetryGroup:
