@@ -212,8 +212,8 @@ class Fit:
         if self.config.plain:
             return RenderedDataset(self.mesh, RenderSettings(size=size), **options)
         mesh_error = 0.0 if split in ("train", "valid") else self.config.mesh_error
-        own = {"backgrounds": self.config.backgrounds, "mesh_error": mesh_error}
-        return PhotoDataset(self.mesh, size, **own, **options)
+        backgrounds = self.config.backgrounds
+        return PhotoDataset(self.mesh, size, backgrounds=backgrounds, mesh_error=mesh_error, **options)
 
     def _look_around(self) -> dict[str, Any]:
         found = view_ambiguity(self.mesh, self.config.views, quiet=self.quiet)

@@ -9,6 +9,7 @@ import numpy as np
 from aquamam.rendering.lights import log_uniform, look_up, next_word, uniform
 from aquamam.rendering.raster import compiled
 
+PLAIN = 0.08  # share of pictures before nothing but white or grey
 FINEST = 32  # cells along a side of the finest octave of noise
 
 
@@ -133,6 +134,10 @@ def paint_background(state, image, texture, diffuse, pictures):
     any. The texture is left as grain for the shapes that follow.
     """
     side = image.shape[1]
+    if uniform(state, 0.0, 1.0) < PLAIN:  # as in catalogues and drawings
+        image[:] = log_uniform(state, 0.3, 3.0)
+        paint_grain(state, texture)
+        return
     if pictures.shape[0] > 0 and uniform(state, 0.0, 1.0) < 0.8:
         _paint_picture(state, image, pictures)
     else:

@@ -9,6 +9,7 @@ import numpy as np
 from aquamam.rendering.lights import log_uniform, next_word, tint, uniform
 from aquamam.rendering.raster import compiled
 
+CLEAN = 0.15  # share of pictures without noise, as renderers make them
 # JPEG's own tables (annex K), for brightness and for colour
 _LUMINANCE = (
     "16 11 10 16 24 40 51 61 12 12 14 19 26 58 60 55 14 13 16 24 40 57 69 56 14 17 22 29 51 87 80 62 "
@@ -181,7 +182,8 @@ def expose(state, work, spare, exposure, pixels, quantisers, cosines, out):
             for column in range(side):
                 work[c, row, column] *= factor
     shrunk = min(enlarged, 1.0)  # many pixels made few average their noise
-    _add_noise(state, work, log_uniform(state, 1e-5, 4e-3) * shrunk**2, log_uniform(state, 1e-3, 2e-2) * shrunk)
+    if uniform(state, 0.0, 1.0) > CLEAN:
+        _add_noise(state, work, log_uniform(state, 1e-5, 4e-3) * shrunk**2, log_uniform(state, 1e-3, 2e-2) * shrunk)
     if softness > 0.3:
         blur(work, spare, softness)
     gamma, bend, black = 1.0 / uniform(state, 1.7, 2.6), uniform(state, 0.0, 0.6), uniform(state, 0.0, 0.06)
