@@ -1,6 +1,7 @@
 """What the bundled models promise, on fresh renders."""
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -100,6 +101,22 @@ def view(name: str, rotation: tuple[float, float, float]) -> tuple[torch.Tensor,
     q = rotvec_to_quat(torch.tensor(rotation, dtype=torch.float64))
     image = render(solid(name).mesh, quat_to_matrix(q).numpy()[None], RenderSettings(size=64))
     return torch.from_numpy(np.ascontiguousarray(image.transpose(0, 3, 1, 2))), q
+
+
+def test_a_reader_follows_a_likelihood_through_few_files_and_functions():
+    model, (image, q), home, visited = aquamam.load("die"), view("die", (0.0, 0.0, 0.3)), aquamam.__path__[0], set()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(home):
+            visited.add((frame.f_code.co_filename, frame.f_code.co_qualname))
+
+    sys.setprofile(note)
+    try:
+        model(image).log_prob(q)
+    finally:
+        sys.setprofile(None)
+    assert len({file for file, _ in visited}) <= 9
+    assert len(visited) <= 55
 
 
 def test_a_cylinders_samples_are_spread_evenly_along_its_symmetry(generator):
