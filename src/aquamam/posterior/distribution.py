@@ -7,6 +7,7 @@ known besides the network's answer is added by distributions that wrap distribut
 
 import copy
 import math
+from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -163,6 +164,10 @@ class RotationDistribution(Distribution):
         new._batch_shape = torch.Size(batch_shape)
         new._copies = new._batch_shape.numel() // self._batch if self._batch else 1
         return new
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows; pictures stand below posteriors and are imported when one is asked for."""
+        return import_module("aquamam.pages.notebook").posterior_html(self)
 
     def _chunks(self, count: int) -> list[int]:
         """Numbers of rotations to work on at once, equal within one: a small last one would waste a matrix product."""
