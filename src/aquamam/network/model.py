@@ -1,10 +1,12 @@
 """AQuaMaM: an image and the first components of a quaternion in, the distribution of the next component out."""
 
 import math
+import os
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -32,6 +34,8 @@ from aquamam.posterior.equal_views import EqualViews, ViewClasses
 from aquamam.posterior.sentences import QuaternionSentences
 
 Seen = Float[Tensor, "rotations batch steps"]
+M = TypeVar("M", bound="RotationModel")
+SHARING = "aquamam.export.sharing"  # stands below, as it reads models of every kind; imported when it is asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +123,10 @@ class RotationModel(nn.Module):
         self.view_classes: ViewClasses | None = None
         self.source: Path | None = None  # the file that it was loaded from; a fitted part's mesh lies beside it
 
+    if TYPE_CHECKING:  # torch's own says that a module returns anything
+
+        def __call__(self, images: ImageInput) -> RotationDistribution: ...
+
     def posterior(self, images: ImageInput) -> RotationDistribution:
         """What the network alone says."""
         raise NotImplementedError
@@ -151,6 +159,22 @@ class RotationModel(nn.Module):
         self.symmetry = told_symmetry(self.info)
         told = self.info.get("view_classes")
         self.view_classes = None if told is None else ViewClasses.from_dict(told)
+
+    @classmethod
+    def from_pretrained(cls: type[M], folder_or_repo: str | os.PathLike[str], **options: Any) -> M:
+        """A model from a folder, a bundled name, or a repository "owner/name" of the Hugging Face hub.
+
+        options: revision and token of the hub, and the device.
+        """
+        return import_module(SHARING).from_pretrained(cls, folder_or_repo, **options)
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the checkpoint, a card that says what the model is, and a fitted part's mesh into a folder."""
+        return import_module(SHARING).save_pretrained(self, folder)
+
+    def push_to_hub(self, repo: str, **options: Any) -> str:
+        """Put the same into a repository "owner/name" of the hub; options: private, token, message."""
+        return import_module(SHARING).push_to_hub(self, repo, **options)
 
     @property
     def device(self) -> torch.device:
