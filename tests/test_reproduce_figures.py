@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 from networks import tiny_model
-from refusals import refused
 
 from aquamam.checkpoints.checkpoint import save_model
-from aquamam.errors import InputError
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
-from aquamam.reproduce import comparison, figures, objects, report
+from aquamam.reproduce import comparison, figures, report
 
 # --- figures without training -----------------------------------------------------------------------------------------
 
@@ -156,11 +154,6 @@ def test_the_comparison_page_has_a_row_for_every_system(tmp_path, monkeypatch, p
 # --- trained models, throughput, the report ---------------------------------------------------------------------------
 
 
-def test_an_object_without_a_model_tells_how_to_train_one(monkeypatch, refuses, tmp_path):
-    monkeypatch.setattr(objects, "bundled", list)
-    assert "aquamam train die-small" in refuses("reproduce", "die", "--out", tmp_path)
-
-
 def test_reproduce_cylinder_evaluates_and_draws_a_checkpoint(tmp_path, prints, refuses):
     path, out = tmp_path / "tiny.safetensors", tmp_path / "out"
     save_model(tiny_model(image_size=32), path, {"data": {"objects": [{"name": "cylinder"}]}})
@@ -173,17 +166,10 @@ def test_reproduce_cylinder_evaluates_and_draws_a_checkpoint(tmp_path, prints, r
 
 
 def test_the_report_is_one_page_that_loads_nothing(tmp_path, prints):
-    def without_model(out):
-        raise InputError("there is no model; train <one>.")
-
-    runs = {"constraint": figures.constraint, "hemisphere": figures.hemisphere, "die": without_model}
-    sections, missing = report.bind(tmp_path, runs, optional=("die",))
+    sections = report.bind(tmp_path, {"constraint": figures.constraint, "hemisphere": figures.hemisphere})
     page = (tmp_path / "report.html").read_text()
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", page)
     assert page.count("data:image/png;base64,") == 2
     assert "All in one table" in page
-    assert "die was left out: there is no model; train &lt;one&gt;" in page
-    assert missing == ["die was left out: there is no model; train <one>."]
-    assert report.bind(tmp_path, {"hemisphere": without_model}, keep=True) == (sections[1:], [])
-    refused("no model", report.bind, tmp_path / "other", {"die": without_model})
+    assert report.bind(tmp_path, {"hemisphere": pytest.fail}, keep=True) == sections[1:]  # it is not run again
     assert "0.7141" in prints("reproduce", "all", "--out", tmp_path, "--only", "constraint")

@@ -90,9 +90,8 @@ def run(args: argparse.Namespace) -> None:
         from aquamam.reproduce.report import bind
 
         args.systems = ["aquamam", "ipdf", "mog"]
-        kept: dict[str, Any] = {"only": args.only, "keep": args.keep, "optional": ("die", "cylinder")}
-        sections, missing = bind(args.out, experiments(args), **kept)
-        print("\n\n".join([*map(text_of, sections), *missing, f"{args.out / 'report.html'}: the whole report"]))
+        sections = bind(args.out, experiments(args), only=args.only, keep=args.keep)
+        print("\n\n".join([*map(text_of, sections), f"{args.out / 'report.html'}: the whole report"]))
     else:
         result = experiments(args)[args.experiment](args.out)
         files = [f"{args.experiment}.json", f"{args.experiment}.html"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from aquamam.checkpoints.checkpoint import bundled, load, resolve
+from aquamam.checkpoints.checkpoint import load, resolve
 from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.evaluation.evaluate import evaluate
@@ -39,11 +39,6 @@ VIEWS = {
 
 def run(out: Path, name: str, *, model: str | None = None, images: int = 300, seed: int = 0) -> dict[str, Any]:
     """Evaluate a trained model on fresh renders and draw the paper's views; returns what OUT/NAME.json holds."""
-    if model is None and name not in bundled():
-        train = f"aquamam train {name}-small --data render:{name} --out runs/{name}"
-        raise InputError(
-            f"there is no bundled model {name!r}; train one with `{train}`, give it with --model runs/{name}."
-        )
     path = resolve(model or name)
     network = load(path)
     data = network.info.get("data") or {}

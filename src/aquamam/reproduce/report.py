@@ -120,27 +120,20 @@ def bind(
     *,
     only: Sequence[str] | None = None,
     keep: bool = False,
-    optional: Sequence[str] = (),
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Run experiments into OUT/NAME each and bind OUT/report.html; returns the sections, and what could not be run.
+) -> list[dict[str, Any]]:
+    """Run experiments into OUT/NAME each and bind OUT/report.html; returns the sections.
 
-    keep: take OUT/NAME/NAME.json where it is there. The page names an `optional` experiment that lacks its input.
+    keep: take OUT/NAME/NAME.json where it is there.
     """
     if unknown := [name for name in only or () if name not in runs]:
         raise InputError(f"experiments are {', '.join(runs)}, got {', '.join(unknown)}.")
-    sections, missing = [], []
+    sections = []
     for name in only or runs:
         file = out / name / f"{name}.json"
-        try:
-            result = json.loads(file.read_text()) if keep and file.exists() else runs[name](out / name)
-            sections.append(result["section"])
-        except InputError as error:
-            if name not in optional:
-                raise
-            missing.append(f"{name} was left out: {error}")
+        result = json.loads(file.read_text()) if keep and file.exists() else runs[name](out / name)
+        sections.append(result["section"])
     rows = [{**row, "what": f"{section['name']}: {row['what']}"} for section in sections for row in section["rows"]]
     body = [f"<h2>All in one table</h2>{_html_table(rows)}"] if len(sections) > 1 else []
-    body += [f"<p class=soft>{escape(line)}</p>" for line in missing]
     body += [to_html(section, out / section["name"]) for section in sections]
     _write_page(out / "report.html", "AQuaMaM, reproduced", body)
-    return sections, missing
+    return sections
