@@ -11,17 +11,23 @@ no sample falls between them. Attributes (normal, uv, colour) are linear in r up
 """
 
 import contextlib
+import hashlib
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
+# of all loops here: numba takes machine code from the disk if the file of the outermost function is as it was
+SOURCES = hashlib.sha256(b"".join(p.read_bytes() for p in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:8]
+
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile without fast-math, so that bytes are the same everywhere, and keep the machine code on disk."""
     function = inspect.unwrap(function)  # numba reads the source, not a wrapper that checks types
+    function.__qualname__ += f"_{SOURCES}"  # part of the file's name there
     try:
         return numba.njit(function, cache=True, nogil=True, error_model="numpy")
     except RuntimeError:  # numba found no writable cache directory, neither beside this file nor the user's
