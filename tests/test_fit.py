@@ -120,7 +120,7 @@ def test_a_fitted_folder_serves_prediction_and_evaluation(fitted, tmp_path, prin
     assert answer["up_to_symmetry"]["order"] == 4
     assert answer["verdict"].endswith("up to the 4 rotations that look the same")
     figures = json.loads(prints("evaluate", out, "--count", 16, "--samples", 0, "--json", "--quiet"))
-    assert "drawn as in training" in figures["data"]
+    assert "drawn as in calibration" in figures["data"]
     assert figures["symmetries"] == {"brick": "known"}
 
 

@@ -161,7 +161,7 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int) -> t
     size = getattr(model.config, "image_size", 224)
     drawn: dict[str, Any] = {"seed": SEED + seed, "split": "test", "length": max(count, 1)}
     if source is None and (fitted := fresh_renders(model, **drawn)) is not None:
-        return fitted, f"fresh renders of {fitted.classes[0]} at {size} px, drawn as in training, seed {SEED + seed}"
+        return fitted, f"fresh renders of {fitted.classes[0]} at {size} px, drawn as in calibration, seed {SEED + seed}"
     trained: dict[str, Any] = getattr(model, "info", {}).get("data", {})
     if source is None:
         names = [str(thing.get("name")) for thing in trained.get("objects", ()) if isinstance(thing, dict)]

@@ -306,7 +306,7 @@ class Fit:
         find_typicality(model, data)
         part = {k: self.part[k] for k in ("centre", "scale", "radius", "headline")}
         info = {
-            "part": {"name": self.mesh.name, **part, "unit": self.config.unit},
+            "part": {"name": self.mesh.name, **part, "unit": self.config.unit, "mesh_error": self.config.mesh_error},
             "symmetries": self.part["symmetries"],
         }
         save_model(model, self.out, info)
