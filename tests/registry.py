@@ -13,9 +13,8 @@ from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import random_quat
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
-from aquamam.posterior.calibration import Calibration
-from aquamam.posterior.distribution import Calibrated, RotationDistribution
-from aquamam.posterior.equal_views import EqualViews, ViewClasses
+from aquamam.posterior.calibration import Calibration, ViewClasses
+from aquamam.posterior.distribution import Calibrated, EqualViews, RotationDistribution
 from aquamam.posterior.fusion import fuse
 from aquamam.posterior.kernel_mixture import KernelMixture
 from aquamam.posterior.maps import within

@@ -11,7 +11,7 @@ from services import InProcess
 
 import aquamam
 from aquamam.checkpoints import checkpoint
-from aquamam.checkpoints.guards import check_digest
+from aquamam.checkpoints.checkpoint import check_digest
 from aquamam.data.cameras import read_camera
 from aquamam.data.detections import read_detections
 from aquamam.errors import InputError

@@ -10,8 +10,7 @@ from refusals import refused
 from tables import legal_cells
 
 from aquamam.errors import InputError
-from aquamam.geometry.cells import Cells
-from aquamam.geometry.charts import ATLAS, CHARTS, HEMISPHERE
+from aquamam.geometry.cells import ATLAS, CHARTS, HEMISPHERE, Cells
 from aquamam.geometry.rotations import canonical, random_quat
 
 BOTH = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])

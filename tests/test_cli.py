@@ -71,7 +71,6 @@ def test_info_tells_parameters_bins_and_ceiling(preset, parameters, bins, ceilin
         ("render die --preview p.png --diffuse nan", "diffuse must be"),
         ("render die --preview p.png --scale 3", "for mesh files"),
         ("symmetries tet --map m.xyz", "--map must end"),
-        ("symmetries tet --views 5", "needs --map"),
         ("plot x.png --kind marginals --samples 7 -o a.png", "--samples does nothing"),
         ("plot x.png -o a.html --axis y", "--axis does nothing"),
         ("fly", "invalid choice: 'fly'"),

@@ -12,8 +12,7 @@ from tables import legal_cells, table_posterior
 
 from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
-from aquamam.geometry.directional import inverse_cdf
-from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
+from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, inverse_cdf, random_quat
 from aquamam.posterior.maps import within
 from aquamam.posterior.sentences import distinct
 

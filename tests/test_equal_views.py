@@ -8,7 +8,8 @@ from tables import table_posterior
 from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import canonical, geodesic_angle, multiply, random_quat, rotvec_to_quat
-from aquamam.posterior.equal_views import EqualViews, ViewClasses
+from aquamam.posterior.calibration import ViewClasses
+from aquamam.posterior.distribution import EqualViews
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
 from aquamam.shape.lookalikes import Lookalikes

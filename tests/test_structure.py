@@ -11,7 +11,7 @@ import aquamam
 
 ROOT = Path(aquamam.__file__).parent
 # The way of the data: a package imports only from itself and from those before it.
-ORDER = "errors config files geometry posterior network baselines checkpoints rendering shape data training evaluation"
+ORDER = "errors files geometry posterior network baselines checkpoints rendering shape data training evaluation"
 ORDER += " plotting pages fit export serving reproduce cli __main__"
 RANK = {name: rank for rank, name in enumerate(ORDER.split())}
 

@@ -11,8 +11,7 @@ from jaxtyping import Float, Shaped
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from aquamam.config import Config
-from aquamam.errors import InputError, require
+from aquamam.errors import Config, InputError, require
 from aquamam.network.images import ImageInput, as_categories, as_image_batch
 from aquamam.network.layers import Block, Trunk, normalise
 from aquamam.network.model import ModelConfig, embedding

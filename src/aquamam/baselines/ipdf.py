@@ -28,9 +28,9 @@ from torch.utils.checkpoint import checkpoint
 from aquamam.baselines.base import Baseline, ConditionedMLP, ascend
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.errors import require
-from aquamam.geometry.directional import draw_category, draw_uniform, inverse_cdf
+from aquamam.geometry.directional import draw_category, draw_uniform
 from aquamam.geometry.grid import cell_volume, grid_points, grid_size, random_in_cell, so3_grid_chunks
-from aquamam.geometry.rotations import as_unit_quat, inverse, multiply, quat_to_matrix, random_quat
+from aquamam.geometry.rotations import as_unit_quat, inverse, inverse_cdf, multiply, quat_to_matrix, random_quat
 from aquamam.network.images import ImageInput
 from aquamam.posterior.distribution import CHUNK_FLOATS, Densities, Generator, Images, RotationDistribution, Rotations
 

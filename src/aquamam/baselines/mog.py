@@ -19,8 +19,8 @@ from torch import Tensor
 from aquamam.baselines.base import Baseline
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.geometry.cells import SMALLEST
-from aquamam.geometry.directional import draw_normal, draw_uniform, inverse_cdf
-from aquamam.geometry.rotations import canonical
+from aquamam.geometry.directional import draw_normal, draw_uniform
+from aquamam.geometry.rotations import canonical, inverse_cdf
 from aquamam.network.images import ImageInput
 from aquamam.network.model import AQuaMaM, ModelConfig, Prefix
 from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations

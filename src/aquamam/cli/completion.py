@@ -10,6 +10,8 @@ from pathlib import Path
 
 import shtab
 
+from aquamam.cli.main import build_parser
+
 FILES = ("FILE", "PNG", "CSV", "PATH", "IMAGE", "NAME.onnx", "MODEL", "[NAME=]MODEL", "OBJECT")
 
 
@@ -18,8 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from aquamam.cli.main import build_parser
-
     parsers = [build_parser()]
     for parser in parsers:  # which grows by the commands of each
         for action in parser._actions:

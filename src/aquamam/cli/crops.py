@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aquamam.cli.options import Pictures, load_model
+from aquamam.cli.main import Pictures, load_model
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:

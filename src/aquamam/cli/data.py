@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.options import add, save_image
+from aquamam.cli.main import add, save_image
 from aquamam.errors import InputError
 
 MANY_CLASSES = 12  # more are counted, not listed

@@ -7,7 +7,7 @@ aquamam demo --out somewhere --seed 1
 import argparse
 from pathlib import Path
 
-from aquamam.cli.options import add
+from aquamam.cli.main import add
 
 # name -> a model, its solid, the rotation vector of a plain render or the number of a picture in real light, what a
 # person sees, and what is true of it

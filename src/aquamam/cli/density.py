@@ -15,20 +15,19 @@ import math
 import sys
 from pathlib import Path
 
-from aquamam.cli.options import add, load_model, output
+from aquamam.cli.main import add, load_model, output
 from aquamam.errors import InputError
 
 COMPONENTS = ("qx", "qy", "qz", "qw")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    columns = "a file with columns qx,qy,qz,qw; - reads stdin"
-    measures = "total volume of the rotations: pi2 (the uniform density is -2.29), 1 (it is 0) or 8pi2"
-    quick = "for many rotations: many times quicker, with a total variation of at most so much from the exact density"
+    option = parser.add_argument
     add(parser, "image", "--model", "--device")
-    parser.add_argument("--rotations", required=True, metavar="CSV", help=columns)
-    parser.add_argument("--measure", choices=["pi2", "1", "8pi2"], default="pi2", help=measures)
-    parser.add_argument("--within", type=float, default=0.0, metavar="TOLERANCE", help=quick)
+    option("--rotations", required=True, metavar="CSV", help="a file with columns qx,qy,qz,qw; - reads stdin")
+    option("--measure", choices=["pi2", "1", "8pi2"], default="pi2", help="total volume of the rotations")
+    quick = "for many rotations: many times quicker, with a total variation of at most so much from the exact density"
+    option("--within", type=float, default=0.0, metavar="TOLERANCE", help=quick)
     add(parser, "--json", help="one JSON object instead of CSV")
     add(parser, "--out")
 

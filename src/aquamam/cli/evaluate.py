@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.options import SHARED, add, columns, rendered_objects
+from aquamam.cli.main import SHARED, add, columns, rendered_objects
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--bop", type=Path, metavar="DIR", help="print MSSD, MSPD and ADD(-S) recalls of BOP's result file")
     anew = " (default: what the model was trained on, rendered anew with a seed unknown to training)"
     add(parser, "--data", help=SHARED["--data"]["help"] + anew)
-    pictures = "judge on the physically based pictures of the die that ship with the package"
-    option("--photoreal", action="store_true", help=pictures)
+    option("--photoreal", action="store_true", help="judge on the path-traced pictures of the die in the package")
     option("--split", help="of the data set (default: test, else valid)")
     option("--object", type=int, action="append", metavar="ID", help="of BOP's data: only this one; may be repeated")
     option("--min-visible", type=float, metavar="SHARE", help="of BOP's data: least visible share of an object")

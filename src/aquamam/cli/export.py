@@ -7,7 +7,7 @@ aquamam serve robots/die.onnx
 
 import argparse
 
-from aquamam.cli.options import SHARED
+from aquamam.cli.main import SHARED
 from aquamam.errors import InputError
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.options import MESH, add, columns, with_settings
+from aquamam.cli.main import MESH, add, columns, with_settings
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import argparse
 import json
 from typing import Any
 
-from aquamam.cli.options import add
+from aquamam.cli.main import add
 
 WIDEST = 140  # characters of a value; --json has all of it
 

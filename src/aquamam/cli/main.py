@@ -1,13 +1,19 @@
-"""The command `aquamam`: one parser, one place where errors become sentences."""
+"""The command `aquamam`: one parser, one place where errors become sentences, and what commands share: options, each
+with one spelling, default and line of help, and the things that they name."""
 
 import argparse
+import contextlib
+import json
 import os
 import signal
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from importlib import import_module
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import IO, Any, NoReturn
 
 from aquamam import __version__
 from aquamam.errors import InputError
@@ -105,3 +111,196 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"aquamam: {error}", file=sys.stderr)
         return 2
+
+
+# --- types of options: what argparse tells the user is "argument --seed: must be ..., got ..." -----------------------
+
+
+def whole(least: int, most: int | None = None, *, or_zero: bool = False) -> Callable[[str], int]:
+    """Whole numbers in a range."""
+    rule = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+
+    def parse(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            value = int(text)
+            if (value == 0 and or_zero) or (value >= least and (most is None or value <= most)):
+                return value
+        raise InputError(f"must be {'0 or ' if or_zero else ''}{rule}, got {text!r}")
+
+    return parse
+
+
+def numbers(names: str, example: str) -> Callable[[str], tuple[float, ...]]:
+    """As many numbers, between commas, as there are names."""
+
+    def parse(text: str) -> tuple[float, ...]:
+        with contextlib.suppress(ValueError):
+            values = tuple(map(float, text.split(",")))
+            if len(values) == len(names.split(",")):
+                return values
+        raise InputError(f"must be numbers {names}, got {text!r}; try {example}")
+
+    return parse
+
+
+def duration(text: str) -> float:
+    """Seconds of "45m", "2h", "90s" or "90"."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    with contextlib.suppress(ValueError):
+        seconds = float(text.rstrip("smhd")) * units.get(text[-1:], 1)
+        if 0 < seconds < 1e9:
+            return seconds
+    raise InputError(f"must be a positive number with s, m, h or d, got {text!r}; try 45m")
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """FIELD=VALUE, the value as JSON where it parses as JSON."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InputError(f"must be FIELD=VALUE, got {text!r}; try --set lr=0.001")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+ONNX = "onnxruntime on the CPU, with graphs made at a model's first use"
+MOVED = "of symmetries: how far a surface may move, as a share of the radius"
+OVERRIDE = "override a field of the model's or the training's config"
+MESH = "a mesh file (.obj, .ply, .stl, .glb, .gltf, .off) or a solid's name"
+PART = "of the part in the image: left, top, width, height in pixels"
+INTRINSICS = "fx,fy,cx,cy in pixels, or a calibration file of ROS or OpenCV (YAML)"
+BOX = numbers("left,top,width,height", "120,80,64,48")
+SEED = whole(0, 2**31 - 1)  # every generator of random numbers here takes these
+SHARED: dict[str, dict[str, Any]] = {
+    "image": {"metavar": "IMAGE", "help": "an image file"},
+    "images": {"metavar": "IMAGE", "nargs": "+", "help": "image files, or folders of them"},
+    "--model": {"metavar": "MODEL", "default": "die", "help": "a bundled model's name, a checkpoint or a run's folder"},
+    "--data": {"metavar": "DIR", "help": "a data set's folder, or render:NAME for renders of a solid or a mesh file"},
+    "--backgrounds": {"type": Path, "metavar": "DIR", "help": "a folder of your own pictures to put behind the part"},
+    "--device": {"help": "cpu, cuda, cuda:1, ... (default: a GPU if there is one)"},
+    "--engine": {"choices": ["torch", "onnx"], "default": "torch", "help": "what runs the network; onnx: " + ONNX},
+    "--threads": {"type": whole(1), "metavar": "N", "help": "CPU cores to use (default: all)"},
+    "--seed": {"type": SEED, "metavar": "N", "default": 0, "help": "of everything random"},
+    "--size": {"type": int, "metavar": "PX", "default": 64, "help": "side of an image"},
+    "--steps": {"type": whole(1), "metavar": "N", "help": "optimiser steps"},
+    "--time-budget": {"type": duration, "metavar": "TIME", "help": "wall-clock time: 45m, 2h, 90s"},
+    "--tolerance": {"type": float, "metavar": "SHARE", "default": 0.01, "help": MOVED},
+    "--set": {"type": setting, "action": "append", "default": [], "metavar": "FIELD=VALUE", "help": OVERRIDE},
+    "--untextured": {"action": "store_true", "help": "leave out a mesh file's textures and colours"},
+    "--box": {"type": BOX, "metavar": "X,Y,W,H", "help": PART},
+    "--camera": {"metavar": "CAMERA", "help": INTRINSICS},
+    "--out": {"type": Path, "metavar": "FILE", "help": "write there instead of printing"},
+    "--json": {"action": "store_true", "help": "print JSON"},
+    "--quiet": {"action": "store_true", "help": "no progress bars"},
+}
+
+
+def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
+    """Add shared options, with changes to what `SHARED` says of them."""
+    for name in names:
+        short = ["-o"] if name == "--out" else []
+        parser.add_argument(*short, name, **{**SHARED[name], **changes})
+
+
+# --- what options name ------------------------------------------------------------------------------------------------
+
+
+def load_model(source: str, device: str | None, engine: str = "torch") -> Any:
+    """A model on a device, or on the best there is."""
+    import torch
+
+    from aquamam.checkpoints import checkpoint
+    from aquamam.export import runner
+
+    if engine == "onnx" or source.endswith(runner.EXPORTED):
+        return runner.load(source, device=device or "cpu", engine=engine)
+    return checkpoint.load(source, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+class Pictures:
+    """The images that a command was given, with a progress bar; whatever is wrong with one costs a sentence."""
+
+    def __init__(self, sources: list[str]):
+        from aquamam.network.images import find_images
+
+        self.paths = find_images(sources)
+        self.status = 0  # of the command: 2 if something was wrong
+
+    def wrong(self, sentence: object) -> None:
+        from tqdm import tqdm
+
+        self.status = 2
+        tqdm.write(f"aquamam: {sentence}", file=sys.stderr)
+
+    def __iter__(self) -> Iterator[tuple[Path, Any]]:
+        """The paths and the images that can be read."""
+        from tqdm import tqdm
+
+        alone = len(self.paths) == 1
+        for path in tqdm(self.paths, unit="img", disable=True if alone else None, leave=False):
+            if (image := self.read(path)) is not None:
+                yield path, image
+
+    def read(self, path: Path) -> Any:
+        from aquamam.network.images import read_image
+
+        try:
+            return read_image(path)
+        except InputError as error:
+            return self.wrong(error)
+
+
+def rendered_objects(source: str) -> list[Any]:
+    """The solids and meshes of render:NAME[,NAME...]."""
+    from aquamam.rendering.solids import open_object
+
+    names = [name for name in source.removeprefix("render:").split(",") if name]
+    if not names:
+        raise InputError("render: needs a solid or a mesh file; try --data render:die.")
+    return [open_object(name) for name in names]
+
+
+def with_settings(values: dict[str, Any], *configs: Any) -> list[Any]:
+    """Copies of the model's and the training's config with the fields in `values`, of the types that they have now."""
+    if unknown := sorted(values.keys() - {name for config in configs for name in config.__dataclass_fields__}):
+        raise InputError(f"neither the model's nor the training's config has a field {unknown[0]!r}; see aquamam info.")
+    changed = []
+    for config in configs:
+        changes = {}
+        for name in config.__dataclass_fields__.keys() & values.keys():
+            now, value = getattr(config, name), values[name]
+            if isinstance(now, float) and type(value) is int:
+                value = float(value)
+            if isinstance(now, tuple) and isinstance(value, list):
+                value = tuple(value)
+            if type(value) is not type(now):
+                raise InputError(f"{name} must be {type(now).__name__} like its default {now!r}, got {value!r}.")
+            changes[name] = value
+        changed.append(replace(config, **changes))
+    return changed
+
+
+def columns(rows: list[list[str]]) -> list[str]:
+    """Cells as lines: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+
+
+def output(path: Path | None) -> AbstractContextManager[IO[str]]:
+    """A file to write to, or standard output."""
+    if path is None:
+        return contextlib.nullcontext(sys.stdout)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "w", encoding="utf-8", newline="")
+
+
+def save_image(image: Any, path: Path, option: str) -> None:
+    """Write a picture whose format the file's ending names."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+    except ValueError:
+        raise InputError(f"{option} must end in .png or another picture's ending, got {path.name}.") from None

@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.options import add, load_model, numbers, whole
+from aquamam.cli.main import add, load_model, numbers, whole
 from aquamam.errors import InputError
 
 KINDS = ("ball", "mollweide", "marginals", "pose", "curve")

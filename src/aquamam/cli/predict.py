@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from aquamam.cli.crops import answer_boxes, write_bop
-from aquamam.cli.options import Pictures, add, load_model, whole
+from aquamam.cli.main import Pictures, add, load_model, whole
 from aquamam.errors import InputError
 
 BATCH = 32  # images at once where nothing is drawn at random
@@ -34,22 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(form, "--json", help="print a JSON list, one object an image")
     form.add_argument("--csv", action="store_true", help="print CSV, one row an image")
     option("--matrix", action="store_true", help="also give rotation matrices (with --json or --csv)")
-    samples = "drawn for shares and modes; 0 gives rotations and log densities only"
-    option("--samples", type=whole(16, or_zero=True), default=1000, metavar="N", help=samples)
+    option("--samples", type=whole(16, or_zero=True), default=1000, metavar="N", help="for shares and modes; 0: none")
     strategies = "greedy (the paper's), beam (the best of 16), or expected (least expected error of samples)"
     option("--strategy", choices=["greedy", "beam", "expected"], default="greedy", help=strategies)
     add(where, "--box")
-    boxes = "boxes: COCO's or BOP's JSON, or YOLO's .txt of one image; one row each"
-    where.add_argument("--detections", type=Path, metavar="FILE", help=boxes)
+    where.add_argument("--detections", type=Path, metavar="FILE", help="COCO's or BOP's JSON, or YOLO's .txt")
     add(parser, "--camera")
-    several = "a folder of fitted parts, named like the categories of the boxes or obj_000009"
-    option("--models", type=Path, metavar="DIR", help=several)
+    option("--models", type=Path, metavar="DIR", help="fitted parts, named like the boxes' categories or obj_000009")
     option("--bop", type=Path, metavar="DIR", help="answer the boxes of a BOP data set, with --models and --out")
     option("--split", default="test", help="of the BOP data set")
-    least = "of BOP's data, without --detections: least visible share of an object"
-    option("--min-visible", type=float, default=0.1, metavar="SHARE", help=least)
+    option("--min-visible", type=float, default=0.1, metavar="SHARE", help="of BOP's objects, without --detections")
     option("--out", type=Path, metavar="CSV", help="BOP's result file to write, with --bop")
-    frames = "of rotations and translations: opengl (y up, z towards the viewer) or opencv (y down, z forward)"
+    frames = "opengl (y up, z towards the viewer) or opencv (y down, z forward)"
     option("--frame", choices=["opengl", "opencv"], default="opengl", help=frames)
 
 

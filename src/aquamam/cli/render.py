@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.options import add, save_image, whole
+from aquamam.cli.main import add, save_image, whole
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,27 +43,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--out", type=Path, metavar="DIR", help="folder of the data set")
     option("--preview", type=Path, metavar="PNG", help="first write a contact sheet (or only that)")
     sizes = parser.add_mutually_exclusive_group()
-    paper = "train=500,valid=100,... or paper, which is train=500000,valid=10000,test=10000"
-    sizes.add_argument("--split", type=parse_split, default="paper", metavar="SIZES", help=paper)
-    count = "N images in all, split 50:1:1 as the paper does"
-    sizes.add_argument("--count", dest="split", type=parse_count, metavar="N", help=count)
+    option = sizes.add_argument
+    option("--split", type=parse_split, default="paper", metavar="SIZES", help="train=500,... or paper: 520,000 images")
+    option("--count", dest="split", type=parse_count, metavar="N", help="images in all, split 50:1:1 as the paper does")
+    option = parser.add_argument
     add(parser, "--size", default=224)
     add(parser, "--seed", help="of rotations and backgrounds")
     option("--workers", type=int, metavar="N", help="processes (default: one for each core)")
     option("--shard", type=parse_share, metavar="I/N", help="only share I (1 ... N) of N; torchrun sets it by itself")
-    formats = "raw arrays (fast) or PNG in tar shards (small); auto: raw up to 96 px"
-    option("--format", choices=["auto", "raw", "png"], default="auto", help=formats)
+    option("--format", choices=["auto", "raw", "png"], default="auto", help="arrays, or PNG in tar; auto: raw to 96 px")
     groups = "of a mesh: none, C2, D3, cone or cylinder about AXIS x, y or z, tetrahedral, octahedral, icosahedral, or "
     option("--symmetry", type=parse_symmetry, metavar="NAME[:AXIS]", help=groups + "a JSON file (default: unknown)")
     camera = parser.add_argument_group("camera, light and mesh (defaults: the paper's)")
-    camera.add_argument("--up", default="y", metavar="AXIS", help="a mesh file's axis that becomes y, up: x, z, or -z")
-    fit = "of a mesh file: fit fills the view, or a factor for its units"
-    camera.add_argument("--scale", type=parse_scale, default="fit", help=fit)
+    option = camera.add_argument
+    option("--up", default="y", metavar="AXIS", help="a mesh file's axis that becomes y, up: x, z, or -z")
+    option("--scale", type=parse_scale, default="fit", help="of a mesh file: fit fills the view, or a factor")
     add(camera, "--untextured")
-    colours = "R,G,B or a colour's name, or random for one an image"
-    camera.add_argument("--background", type=parse_background, help=colours)
+    option("--background", type=parse_background, help="R,G,B or a colour's name, or random for one an image")
     for name, (kind, help) in CAMERA.items():
-        camera.add_argument(f"--{name.removesuffix('_deg')}", type=kind, dest=name, metavar="X", help=help)
+        option(f"--{name.removesuffix('_deg')}", type=kind, dest=name, metavar="X", help=help)
 
 
 def run(args: argparse.Namespace) -> None:

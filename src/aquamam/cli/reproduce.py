@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.options import SHARED, columns, whole
+from aquamam.cli.main import SHARED, columns, whole
 from aquamam.files import write_text
 
 FIT = "--seed --scale --device --optimizer --batches --steps --lr"

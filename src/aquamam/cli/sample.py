@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from aquamam.cli.options import Pictures, add, load_model, output, whole
+from aquamam.cli.main import Pictures, add, load_model, output, whole
 
 AT_ONCE = 20_000  # draws of an image that are held in memory
 

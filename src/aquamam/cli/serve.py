@@ -18,7 +18,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.options import add, load_model, whole
+from aquamam.cli.main import add, load_model, whole
 from aquamam.errors import InputError
 
 # option -> field of Limits, what it limits

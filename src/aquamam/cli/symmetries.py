@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.options import MESH, add
+from aquamam.cli.main import MESH, add
 from aquamam.errors import InputError
 from aquamam.files import write_json
 
@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--texture", action="store_true", help="of geometry and colours alone (default: both)")
     option("--suggest", action="store_true", help="list near-symmetries and how visible their difference is")
     option("--bop", type=Path, metavar="FILE", help="write BOP's models_info.json, or add to it")
-    option("--id", type=int, metavar="N", help="the object's number there (default: 1)")
+    option("--id", type=int, default=1, metavar="N", help="the object's number there")
     option("--map", type=Path, metavar="PNG", help="draw how many rotations look the same from each side")
-    option("--views", type=int, metavar="N", help="directions of the map (default: 100)")
+    option("--views", type=int, default=100, metavar="N", help="directions of the map")
     add(parser, "--tolerance", "--untextured", "--json")
 
 
@@ -57,12 +57,12 @@ def run(args: argparse.Namespace) -> None:
     if args.map is not None:  # about the symmetries' centre, or without any about the middle of the box, as rendered
         box = (mesh.vertices.min(0) + mesh.vertices.max(0)) / 2
         centre = box if last.found.name == "none" else last.centre
-        seen = view_ambiguity(Surface.of(mesh, centre), args.views or 100, quiet=False)
+        seen = view_ambiguity(Surface.of(mesh, centre), args.views, quiet=False)
         args.map.parent.mkdir(parents=True, exist_ok=True)
         save_map(seen, args.map)
         facts["views"] = [view.to_dict() for view in seen.views]
     if args.bop is not None:
-        write_json(args.bop, infos | {str(args.id or 1): facts["models_info"]}, indent=2)
+        write_json(args.bop, infos | {str(args.id): facts["models_info"]}, indent=2)
     if args.json:
         print(json.dumps(facts))
         return
@@ -76,9 +76,6 @@ def check_outputs(args: argparse.Namespace) -> dict[str, Any]:
     """Refuse what cannot be written; returns what a models_info.json says already."""
     from aquamam.plotting.style import FORMATS
 
-    for option, needed in (("views", "map"), ("id", "bop")):
-        if getattr(args, option) is not None and getattr(args, needed) is None:
-            raise InputError(f"--{option} needs --{needed}.")
     if args.map is not None and args.map.suffix.lower() not in FORMATS:
         raise InputError(f"--map must end in {', '.join(FORMATS)}, got {args.map.name}.")
     try:

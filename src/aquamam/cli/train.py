@@ -10,7 +10,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from aquamam.cli.options import add, rendered_objects, with_settings
+from aquamam.cli.main import add, rendered_objects, with_settings
 from aquamam.errors import InputError
 
 CHANGEABLE = ("by_volume", "dropout")  # fields of a model that may change when its training goes on

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
 
-from aquamam.config import Config
 from aquamam.data.base import Batch
 from aquamam.data.random import uniforms, words
-from aquamam.errors import InputError, require
+from aquamam.errors import Config, InputError, require
 from aquamam.geometry.rotations import multiply, rotvec_to_quat
 from aquamam.rendering.lights import next_word, uniform
 from aquamam.rendering.raster import compiled

@@ -11,7 +11,7 @@ from aquamam.data.base import Batch, RotationDataset
 from aquamam.data.disk.writing import RenderSpec
 from aquamam.errors import require
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.posterior.equal_views import ViewClasses
+from aquamam.posterior.calibration import ViewClasses
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import Solid, mesh_of

@@ -7,8 +7,10 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64
 from torch import Tensor
+
+from aquamam.geometry.rotations import inverse_cdf
 
 # Trapezoidal nodes. Against 2,001 nodes and z down to -1e8: 6e-10 relative in F, 6e-9 in its gradient.
 NODES = 97
@@ -100,14 +102,6 @@ def draw_uniform(shape: tuple[int, ...], generator: Generator, device: torch.dev
 def draw_normal(shape: tuple[int, ...], generator: Generator, device: torch.device) -> Tensor:
     """Standard normal numbers, likewise."""
     return draw_uniform(shape, generator, device, torch.randn)
-
-
-def inverse_cdf(p: Float[Tensor, "*batch classes"], u: Float[Tensor, "*batch draws"]) -> Int64[Tensor, "*batch draws"]:
-    """The class at which the sum of p, normalised or not, passes the share u in [0, 1); none of probability zero."""
-    cumulative = p.double().cumsum(-1)
-    total = cumulative[..., -1:]
-    target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))  # u * total may round to total
-    return torch.searchsorted(cumulative, target.contiguous(), right=True)
 
 
 def draw_category(log_p: Float[Tensor, "batch classes"], count: int, generator: Generator) -> Tensor:

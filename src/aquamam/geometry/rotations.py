@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from aquamam.errors import InputError, require
@@ -253,3 +253,11 @@ def random_quat(
     source = generator.device if generator is not None else "cpu"
     q = torch.randn(*shape, 4, generator=generator, dtype=torch.float64, device=source)
     return canonical((q / torch.linalg.vector_norm(q, dim=-1, keepdim=True)).to(dtype).to(device or source))
+
+
+def inverse_cdf(p: Float[Tensor, "*batch classes"], u: Float[Tensor, "*batch draws"]) -> Int64[Tensor, "*batch draws"]:
+    """The class at which the sum of p, normalised or not, passes the share u in [0, 1); none of probability zero."""
+    cumulative = p.double().cumsum(-1)
+    total = cumulative[..., -1:]
+    target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))  # u * total may round to total
+    return torch.searchsorted(cumulative, target.contiguous(), right=True)

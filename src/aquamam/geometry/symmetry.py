@@ -236,14 +236,6 @@ class SymmetryGroup:
         return cls(elements=_about(across, 2) if flip else IDENTITY, axis=line)
 
 
-def told_symmetry(info: Mapping[str, Any]) -> SymmetryGroup | None:
-    """The group in a fitted part's description; None if there is none, or no symmetry."""
-    told = info.get("symmetries")
-    data = told.get("group") if isinstance(told, Mapping) else None
-    group = None if data is None else SymmetryGroup.from_dict(data)
-    return None if group is None or group.order == 1 else group
-
-
 def _about(axis: Vector, n: int) -> Float64[Tensor, "n 4"]:
     """The rotations by multiples of 360 / n degrees about an axis, xyzw."""
     angles = torch.arange(n, dtype=torch.float64) * (2 * math.pi / n)

@@ -12,10 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from aquamam.config import Config
-from aquamam.errors import require
+from aquamam.errors import Config, require
 from aquamam.geometry.cells import Cells
-from aquamam.geometry.symmetry import SymmetryGroup, told_symmetry
+from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.images import ImageInput, as_categories, as_image_batch
 from aquamam.network.layers import (
     NORMS,
@@ -28,9 +27,8 @@ from aquamam.network.layers import (
     Trunk,
     normalise,
 )
-from aquamam.posterior.calibration import Calibration
-from aquamam.posterior.distribution import Calibrated, Densities, RotationDistribution, Rotations
-from aquamam.posterior.equal_views import EqualViews, ViewClasses
+from aquamam.posterior.calibration import Calibration, ViewClasses
+from aquamam.posterior.distribution import Calibrated, Densities, EqualViews, RotationDistribution, Rotations
 from aquamam.posterior.sentences import QuaternionSentences
 
 Seen = Float[Tensor, "rotations batch steps"]
@@ -156,7 +154,9 @@ class RotationModel(nn.Module):
     def learn(self, /, **info: Any) -> None:
         """Add to the description that the checkpoint keeps; what it says of the object is used from now on."""
         self.info = {**self.info, **info}
-        self.symmetry = told_symmetry(self.info)
+        group = (self.info.get("symmetries") or {}).get("group") or {}
+        several = len(group.get("elements", ())) > 1 or group.get("axis") is not None
+        self.symmetry = SymmetryGroup.from_dict(group) if several else None
         told = self.info.get("view_classes")
         self.view_classes = None if told is None else ViewClasses.from_dict(told)
 

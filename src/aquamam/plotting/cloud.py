@@ -51,27 +51,22 @@ class Cloud:
         return {**self.answer.to_dict(), "points": points}
 
     def annotated(self, count: int = 6) -> list[int]:
-        """Points worth a picture: the truth, a sample of each mode, more along curves, last an unlikely rotation."""
-        samples = np.flatnonzero(self.source == SAMPLE)
-        uniform = np.flatnonzero(self.source == UNIFORM)
-        chosen = [0] if self.has_truth else []
-        room = count - (len(uniform) > 0)
+        """Points worth a picture: the truth, then samples far from those so far, at the middle of each mode or along a
+        curve, and last an unlikely rotation."""
+        samples, uniform = (np.flatnonzero(self.source == source) for source in (SAMPLE, UNIFORM))
+        chosen, others = [0] if self.has_truth else [], list[int]()
         for k, mode in enumerate(self.modes):
             mine = samples[self.mode[samples] == k]
-            if len(mine) and len(chosen) < room:
-                near = int(mine[_angles(np.array([mode.quaternion]), self.q[mine])[0].argmin()])
-                if not (self.has_truth and _angles(self.q[:1], self.q[[near]])[0, 0] < 8):  # the truth shows it already
-                    chosen.append(near)
-        extended = samples[[m >= 0 and self.modes[m].kind != "point" for m in self.mode[samples]]]
-        while len(extended) and len(chosen) < room:
-            away = _angles(self.q[chosen], self.q[extended]).min(0) if chosen else np.zeros(len(extended))
-            if chosen and away.max() < 15:  # degrees: a picture beside would show the same
+            if len(mine):
+                others.append(mine[_angles(np.array([mode.quaternion]), self.q[mine])[0].argmin()])
+                others += [] if mode.kind == "point" else mine.tolist()
+        while others and len(chosen) < count - (len(uniform) > 0):
+            away = _angles(self.q[chosen], self.q[others]).min(0) if chosen else np.full(len(others), 180.0)
+            if away.max() < 15:  # degrees: a picture beside would show the same
                 break
-            chosen.append(int(extended[away.argmax()]))
-        if len(uniform) and len(chosen) < count:
-            middle = np.argsort(self.log_density[uniform])[len(uniform) // 2]
-            chosen.append(int(uniform[middle]))
-        return chosen
+            chosen.append(int(others[away.argmax()]))
+        middle = uniform[np.argsort(self.log_density[uniform])[len(uniform) // 2 :][:1]]
+        return [*chosen, *middle.tolist()]
 
 
 def make_cloud(

@@ -75,12 +75,11 @@ def directions(
 
 def _needles(longitude: np.ndarray, latitude: np.ndarray, tilt: np.ndarray, rgba: np.ndarray) -> LineCollection:
     """A short line from each point, pointing up for tilt 0, anticlockwise for more."""
-    length = 0.15
-    stretch = 1 / np.clip(np.cos(latitude), 0.2, None)  # of longitudes near the poles
-    tip = np.stack([longitude - length * np.sin(tilt) * stretch, latitude + length * np.cos(tilt)], -1)
+    across = np.sin(tilt) / np.clip(np.cos(latitude), 0.2, None)  # longitudes near the poles are stretched
+    start = np.stack([longitude, latitude], -1)
+    tip = start + 0.15 * np.stack([-across, np.cos(tilt)], -1)
     tip = np.clip(tip, [-math.pi, -math.pi / 2], [math.pi, math.pi / 2])
-    lines = np.stack([np.stack([longitude, latitude], -1), tip], 1)
-    return LineCollection(list(lines), colors=rgba, linewidths=0.6, zorder=3)
+    return LineCollection(list(np.stack([start, tip], 1)), colors=rgba, linewidths=0.6, zorder=3)
 
 
 def _draw_legend(figure: Figure, cloud: Cloud, wheel: LinearSegmentedColormap, axis: str) -> None:
@@ -89,13 +88,12 @@ def _draw_legend(figure: Figure, cloud: Cloud, wheel: LinearSegmentedColormap, a
     dial.pcolormesh(angle, [0.55, 1], angle[None, :-1], cmap=wheel, shading="flat")
     dial.set_theta_zero_location("N")
     dial.set(yticks=[], ylim=(0, 1))
-    quarters = np.arange(4)
-    dial.set_xticks(quarters * math.pi / 2, [f"{90 * k}°" for k in quarters], fontsize=7)
+    dial.set_xticks(angle[:-1:30], ["0°", "90°", "180°", "270°"], fontsize=7)
     dial.tick_params(pad=-3)
     dial.grid(visible=False)
     dial.spines["polar"].set_visible(False)
-    figure.text(0.205, 0.12, f"colour and needle: tilt about the {axis} axis", fontsize=9)
-    figure.text(0.205, 0.08, "size and opacity: density", fontsize=9)
+    words = f"colour and needle: tilt about the {axis} axis\nsize and opacity: density"
+    figure.text(0.205, 0.08, words, fontsize=9, linespacing=1.6)
     handles = [style.marker(f"{int((cloud.source == SAMPLE).sum())} drawn from the posterior")]
     if cloud.has_truth:
         hollow: Any = {"size": 10, "markerfacecolor": "none", "markeredgewidth": 2}

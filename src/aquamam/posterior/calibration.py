@@ -1,15 +1,17 @@
-"""What held-out images say about a model's posteriors: an object of its own in every checkpoint."""
+"""What a checkpoint knows besides its network: what held-out images say about its posteriors (`Calibration`), and which
+rotations of its part are indistinguishable in an image (`ViewClasses`)."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from aquamam.errors import InputError, require
+from aquamam.geometry.rotations import as_unit_quat, multiply, quat_to_matrix
 
 TOKENS = 6  # of a rotation and a window
 
@@ -120,3 +122,76 @@ class Calibration:
 def _tuples(value: Any) -> Any:
     """JSON has lists only."""
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ViewClasses:
+    """Which rotations g of an object give the same picture of R and R g, and the planes whose sight tells them apart.
+
+    g changes the picture of R if the camera is in front of one of the planes that g repaints.
+    """
+
+    elements: Float[Tensor, "g 4"]  # a group, xyzw, the identity first
+    planes: Float[Tensor, "p 4"]  # normals and heights in the object's frame
+    changed: Bool[Tensor, "_ _"]  # which element repaints which plane
+    distance: float  # of the camera from the object's origin
+    product: Int64[Tensor, "g g"] = field(init=False)  # number of the element that two of them make
+
+    def __post_init__(self) -> None:
+        fits = self.changed.shape == (len(self.elements), len(self.planes)) and not bool(self.changed[0].any())
+        came = f"{len(self.elements)} elements, {len(self.planes)} planes and marks {tuple(self.changed.shape)}"
+        require(fits, f"view classes need a mark for each element and plane, none for the identity, got {came}.")
+        near, product = (multiply(self.elements[:, None], self.elements) @ self.elements.mT).abs().max(-1)
+        require(bool((near > 1 - 1e-4).all()), "view classes need a group of rotations, and products are missing.")
+        object.__setattr__(self, "product", product)
+
+    @torch.no_grad()
+    def members(self, q: Float[Tensor, "*shape 4"]) -> Bool[Tensor, "*shape g"]:
+        """Which elements g of each rotation q (xyzw) give q g, a rotation of its class; the identity always does.
+
+        All members of a class must agree on it, else each is alone. On a polyhedron all do; where round paint is known
+        by some points only, a view at the edge of one may not.
+        """
+        flat = q.reshape(-1, 4).double()
+        camera = self.distance * quat_to_matrix(flat)[:, 2]  # in the object's frame
+        same = self._same(camera)
+        several = (same.sum(-1) > 1).nonzero()[:, 0]
+        elements = quat_to_matrix(self.elements.to(flat))
+        theirs = self._same(camera[several, None, None] @ elements)[:, :, 0]  # (n, g, h): as q g and q g h are
+        mine = same[several][:, self.product]  # as q and q g h are
+        agreed = ((theirs == mine).all(-1) | ~same[several]).all(-1)
+        same[several[~agreed], 1:] = False
+        return same.reshape(*q.shape[:-1], len(elements))
+
+    def _same(self, camera: Float[Tensor, "*shape 3"]) -> Bool[Tensor, "*shape g"]:
+        planes = self.planes.to(camera)
+        shown = camera @ planes[:, :3].mT > planes[:, 3]
+        return shown.float() @ self.changed.to(camera.device).float().mT == 0
+
+    def draw(self, q: Float[Tensor, "*shape 4"], generator: torch.Generator | None = None) -> Float[Tensor, "*shape 4"]:
+        """One of the class of each rotation, all equally likely."""
+        member = self.members(q)
+        u = torch.rand(q.shape[:-1], generator=generator, dtype=torch.float64, device=q.device)
+        rank = (u * member.sum(-1)).long()[..., None]
+        which = (member.cumsum(-1) <= rank).sum(-1)
+        return multiply(q, self.elements.to(q)[which])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "turns": self.elements.tolist(),
+            "planes": self.planes.tolist(),
+            "changed": ["".join("01"[int(mark)] for mark in row) for row in self.changed],
+            "distance": self.distance,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ViewClasses":
+        try:
+            elements = as_unit_quat(data["turns"], "turns")
+            planes = torch.tensor(data["planes"], dtype=torch.float64).reshape(-1, 4)
+            changed = torch.tensor([[mark == "1" for mark in row] for row in data["changed"]], dtype=torch.bool)
+            distance = float(data["distance"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            rule = "view classes must hold turns, planes, changed and distance"
+            raise InputError(f"{rule}, got {data!r:.60}; make the checkpoint again.") from error
+        return cls(elements=elements, planes=planes, changed=changed, distance=distance)

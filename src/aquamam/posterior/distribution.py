@@ -1,8 +1,8 @@
 """Posteriors: distributions over rotations as `torch.distributions`, with no network inside.
 
 `RotationDistribution` is the interface that every model of the package returns; AQuaMaM's is in `sentences`. What is
-known besides the network's answer is added by distributions that wrap distributions: `Calibrated` and `Rotated` here,
-`EqualViews` in `equal_views`.
+known besides the network's answer is added by distributions that wrap distributions: `Calibrated`, `Rotated` and
+`EqualViews`.
 """
 
 import copy
@@ -16,8 +16,15 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from aquamam.errors import InputError, require
-from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, convert_log_density, inverse, multiply, random_quat
-from aquamam.posterior.calibration import Calibration
+from aquamam.geometry.rotations import (
+    LOG_UNIFORM,
+    as_unit_quat,
+    convert_log_density,
+    inverse,
+    multiply,
+    random_quat,
+)
+from aquamam.posterior.calibration import Calibration, ViewClasses
 from aquamam.posterior.regions import Estimate, Region, find_region
 
 # Largest working set of one chunk of rotations, in floats: about the size of a last-level cache times a few.
@@ -283,3 +290,57 @@ class Rotated(Wrapped):
 
     def _some(self, images: Images) -> "Rotated":
         return Rotated(self.inner._some(images), self.by[images])
+
+
+class EqualViews(Wrapped):
+    r"""A posterior in which rotations that are indistinguishable in an image share their probability equally.
+
+    A network learns that the four rotations of a lone five are equally likely, but only roughly. What the object's
+    shape and paint say about it is exact: which rotations R' give the picture of R does not depend on the network.
+    These classes divide all rotations, and
+
+    $$\bar p(R) = \frac{1}{|C(R)|} \sum_{R' \in C(R)} p(R')$$
+
+    is as well normalised as p, since each $R \mapsto R g$ keeps volumes. Its samples are those of p, each replaced by
+    one of its class at random. Predictions stay those of p.
+    """
+
+    def __init__(self, inner: RotationDistribution, classes: ViewClasses):
+        super().__init__(inner)
+        self.classes = classes
+
+    def _log_prob(self, q: Rotations) -> Densities:
+        """The mean of the inner density over the class of each rotation."""
+        log_p = self.inner._log_prob(q)
+        member = self.classes.members(q)
+        image, row, element = member[..., 1:].transpose(0, 1).nonzero(as_tuple=True)
+        if not len(image):
+            return log_p
+        # the others of all classes, image by image; images with fewer than others repeat a rotation
+        counts = image.bincount(minlength=self._batch)
+        place = torch.arange(len(image), device=q.device) - (counts.cumsum(0) - counts)[image]
+        others = q[:1].repeat(int(counts.max()), 1, 1)
+        others[place, image] = multiply(q[row, image], self.classes.elements.to(q)[element + 1])
+        others_log_p = self.inner._log_probs(others)[place, image]
+        flat = row * self._batch + image
+        highest = log_p.detach().flatten().scatter_reduce(0, flat, others_log_p.detach(), "amax").clamp_min(-1e30)
+        total = torch.exp(log_p.flatten() - highest).scatter_add(0, flat, torch.exp(others_log_p - highest[flat]))
+        return (highest + total.log()).reshape(log_p.shape) - member.sum(-1).log()
+
+    def _sample(self, count: int, generator: Generator) -> Rotations:
+        return self.classes.draw(self.inner._sample(count, generator), generator)
+
+    def _topk(self, k: int) -> TopK:
+        """The best of the inner distribution's best cells and of all that are indistinguishable from them."""
+        q, log_p = self.inner._topk(k)
+        member = self.classes.members(q)
+        for image in member[..., 1:].any(-1).any(0).nonzero()[:, 0].tolist():  # few pictures fit several rotations
+            row, element = member[:, image].nonzero(as_tuple=True)
+            each = multiply(q[row, image], self.classes.elements.to(q)[element])
+            code, log_factor = self._cell(each)
+            score = self._some(slice(image, image + 1)).log_prob(each[:, None])[:, 0] - log_factor
+            order = score.argsort(descending=True)
+            codes = [tuple(one) for one in code[order].tolist()]
+            kept = order[[i for i, one in enumerate(codes) if one not in codes[:i]]][: len(q)]  # each cell once
+            q[: len(kept), image], log_p[: len(kept), image] = each[kept], score[kept].to(log_p.dtype)
+        return TopK(q, log_p)

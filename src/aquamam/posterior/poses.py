@@ -21,8 +21,8 @@ from torch import Tensor
 
 from aquamam.errors import InputError
 from aquamam.geometry.camera import NOMINAL, Crop, ray_rotation
-from aquamam.geometry.directional import draw_uniform, inverse_cdf
-from aquamam.geometry.rotations import as_unit_quat, inverse, multiply, rotate
+from aquamam.geometry.directional import draw_uniform
+from aquamam.geometry.rotations import as_unit_quat, inverse, inverse_cdf, multiply, rotate
 from aquamam.posterior import windows
 from aquamam.posterior.distribution import Generator, RotationDistribution
 from aquamam.posterior.hypotheses import Hypothesis, find_hypotheses

@@ -7,10 +7,8 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-from aquamam.geometry.cells import Cells
-from aquamam.geometry.charts import ChartPoint
-from aquamam.geometry.directional import inverse_cdf
-from aquamam.geometry.rotations import as_unit_quat
+from aquamam.geometry.cells import Cells, ChartPoint
+from aquamam.geometry.rotations import as_unit_quat, inverse_cdf
 from aquamam.posterior import windows
 from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations, TopK
 

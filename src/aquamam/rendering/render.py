@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
-from aquamam.config import Config
-from aquamam.errors import InputError, require
+from aquamam.errors import Config, InputError, require
 from aquamam.rendering.meshes import GREY, Mesh
 
 Colour = tuple[int, int, int]

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from aquamam.config import require_positive
+from aquamam.errors import require_positive
 from aquamam.files import finite
 
 LOG = logging.getLogger("aquamam.serving")

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float32, Float64
 from scipy.spatial.transform import Rotation
 
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.posterior.equal_views import ViewClasses
+from aquamam.posterior.calibration import ViewClasses
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh
 from aquamam.rendering.render import RenderSettings
 from aquamam.shape.matching import Matcher, Tolerance

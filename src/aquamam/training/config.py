@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aquamam.config import Config
-from aquamam.errors import InputError
+from aquamam.errors import Config, InputError
 
 CHOICES = {
     "schedule": ("cosine", "plateau"),
