@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test check format bench docs clean
+.PHONY: demo test wheel-test check format bench docs clean
 .DEFAULT_GOAL := demo
 
 # The stamps depend on what decides the installation, so a second run installs nothing.
@@ -26,6 +26,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+wheel-test: $(VENV)/.installed-dev
+	.ci/wheel-test
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

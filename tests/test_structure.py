@@ -1,6 +1,7 @@
 """The package's shape: imports point one way, start-up is light, public names exist."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,12 @@ def test_public_names_exist():
     assert set(aquamam.__all__) <= set(dir(aquamam))
     with pytest.raises(AttributeError, match="public names"):
         _ = aquamam.nonsense
+
+
+def test_the_public_names_pass_strict_types_in_a_users_file():
+    """Also the other way round: `--strict` reports an ignored mistake that is none."""
+    user = Path(__file__).with_name("typed_user.py")
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", str(user)]
+    command += ["--cache-dir", str(user.parents[1] / ".mypy_cache" / "strict")]  # `make check` has other options
+    run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "MYPYPATH": str(ROOT.parent)})
+    assert run.returncode == 0, run.stdout + run.stderr

@@ -3,6 +3,7 @@
 import os
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -34,12 +35,29 @@ _HOMES: dict[str, str] = {
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
-def __getattr__(name: str):
-    if name in _HOMES:
-        value = getattr(import_module(f"aquamam.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'aquamam' has no attribute {name!r}; public names are {', '.join(__all__)}.")
+if TYPE_CHECKING:  # the same for type checkers, which then know of misspelt names, too
+    from aquamam.checkpoints.checkpoint import save_model as save_model
+    from aquamam.checkpoints.original import import_original as import_original
+    from aquamam.errors import InputError as InputError
+    from aquamam.export.runner import load as load
+    from aquamam.geometry.camera import Camera as Camera
+    from aquamam.network.model import AQuaMaM as AQuaMaM
+    from aquamam.network.model import ModelConfig as ModelConfig
+    from aquamam.network.poses import poses as poses
+    from aquamam.posterior.fusion import fuse as fuse
+    from aquamam.posterior.maps import within as within
+    from aquamam.posterior.pose_fusion import PoseTracker as PoseTracker
+    from aquamam.posterior.pose_fusion import fuse_poses as fuse_poses
+    from aquamam.posterior.tracking import Tracker as Tracker
+    from aquamam.training.calibrate import calibrate as calibrate
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            value = getattr(import_module(f"aquamam.{_HOMES[name]}"), name)
+            globals()[name] = value
+            return value
+        raise AttributeError(f"module 'aquamam' has no attribute {name!r}; public names are {', '.join(__all__)}.")
 
 
 def __dir__() -> list[str]:
