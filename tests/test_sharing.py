@@ -11,7 +11,7 @@ from registry import make_model, tiny
 
 import aquamam
 from aquamam.errors import InputError
-from aquamam.rendering.known import part_mesh
+from aquamam.rendering.known import known_object
 from aquamam.rendering.meshes import write_mesh
 from aquamam.rendering.solids import solid
 
@@ -45,7 +45,7 @@ def test_a_model_and_its_mesh_come_back_from_a_folder_and_from_the_hub(tmp_path,
     for place in (fitted.save_pretrained(tmp_path / "mine"), "someone/part"):
         again = aquamam.AQuaMaM.from_pretrained(place)
         assert again.config == model.config
-        assert part_mesh(again).hash == cube.hash
+        assert known_object(again).mesh.hash == cube.hash
         assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
     files = {file.name for file in (hub / "someone" / "part").iterdir()}
     assert files == {"README.md", "config.json", "model.safetensors", "mesh.npz"}

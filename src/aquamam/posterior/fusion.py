@@ -307,8 +307,9 @@ def fuse(
     require(samples >= least, f"samples must be at least {least} for {count} frames, got {samples}; try {SAMPLES}.")
     with torch.no_grad():
         proposal, points = search(frames, min(samples, max(TRIAL, 16 * count)), samples, generator)
-    none = f"those of object {int(points.impossible.int().argmax())} leave none; check the relative rotations"
-    require(not bool(points.impossible.any()), f"frames must leave a rotation that all allow, and {none}.")
+    for i in points.impossible.nonzero().flatten().tolist():
+        none = f"those of object {i} leave none; check the relative rotations"
+        raise InputError(f"frames must leave a rotation that all allow, and {none}.")
     fused = FusedPosterior(proposal, points)
     doubtful = (~fused.reliable).nonzero().flatten().tolist()
     if doubtful and conflict != "keep":
