@@ -63,9 +63,9 @@ def listening(models: dict[str, Any]) -> Iterator[str]:
 class InProcess:
     """Requests straight into the application, without a socket."""
 
-    def __init__(self, models: dict[str, Any] | None = None, **limits: Any):
+    def __init__(self, models: dict[str, Any] | None = None, token: str = "", **limits: Any):
         slow = {"seconds": 60, **limits}  # as busy machines are
-        self.app = create_app(models or {"tiny": tiny_model()}, Limits(**slow))
+        self.app = create_app(models or {"tiny": tiny_model()}, Limits(**slow), token)
         self.service = self.app.state.service
         self.loop = asyncio.new_event_loop()
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.app), base_url="http://service")

@@ -289,11 +289,37 @@ def test_slow_uploads_slow_answers_and_full_queues_are_refused():
         assert sorted(r.status_code for r in responses) == [429, 429, 503, 503, 503, 503]
         assert all(int(r.headers["retry-after"]) >= 1 for r in responses)
         assert service.get("/healthz").status_code == 200  # the page and the counters stay reachable
+        service.service.busy += 4
+        assert (service.get("/readyz").status_code, service.get("/readyz").json()["status"]) == (503, "full")
+        service.service.busy -= 4
         release.set()
         service.service.limits = Limits(seconds=60)  # however busy the machine is that runs this test
         service.ask("/v1/predict")
         assert service.metric("aquamam_requests_total", route="/v1/predict", status="429") == 2
         assert service.metric("aquamam_busy_requests") == 0
+
+
+def test_with_a_token_only_those_who_show_it_are_answered():
+    body = {"image": base64_of(PNG)}
+    with InProcess(token="secret") as service:
+        for path in ("/", "/healthz", "/readyz", "/assets/serve.js"):
+            assert service.get(path).status_code == 200
+        for path in ("/v1/models", "/metrics", "/objects/tiny", "/openapi.json"):
+            assert service.get(path).status_code == 401
+        for shown in (
+            {},
+            {"authorization": "Bearer wrong"},
+            {"authorization": "secret"},
+            {"authorization": "Bearer é"},
+        ):
+            response = service.post("/v1/predict", json=body, headers={k: v.encode() for k, v in shown.items()})
+            assert response.status_code == 401
+            assert "Bearer TOKEN" in response.json()["detail"]
+            assert response.headers["www-authenticate"] == "Bearer"
+        right = {"authorization": "Bearer secret"}
+        assert service.post("/v1/predict", json=body, headers=right).status_code == 200
+        service.service.close()
+        assert service.get("/readyz").json()["status"] == "closing"
 
 
 def test_a_fault_of_the_service_is_a_500_without_a_stack_trace(caplog):

@@ -5,12 +5,14 @@ aquamam serve runs/part part2=runs/part2 --port 9000  two models: "part" and "pa
 aquamam serve robots/die.onnx --threads 2             a model from aquamam export
 curl -F image=@die.png http://127.0.0.1:8000/v1/predict
 
-There is no authentication: beyond this computer (--host) put a proxy in front that asks who is calling.
+Beyond this computer (--host) callers must show a token (--token, or AQUAMAM_TOKEN), as Authorization: Bearer TOKEN; the
+page takes it from its address, http://HOST:PORT/#token=TOKEN. A proxy in front has to encrypt it.
 """
 
 import argparse
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import sys
@@ -38,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models = "a bundled model's name, a checkpoint, or an exported .onnx (default: die)"
     option("models", nargs="*", default=["die"], metavar="[NAME=]MODEL", help=models)
     option("--host", default="127.0.0.1", help="address to listen on")
+    option(
+        "--token", default=os.environ.get("AQUAMAM_TOKEN", ""), help="what callers must show (default: AQUAMAM_TOKEN)"
+    )
     option("--port", type=whole(0, 65535), default=8000, metavar="N", help="0 takes a free one")
     add(parser, "--device", "--engine", "--threads")
     for name, (field, what) in OPTIONS.items():
@@ -69,14 +74,15 @@ def run(args: argparse.Namespace) -> None:
             if not name or name in models:
                 raise InputError(f"models need different names, got {text!r}; try other={path or 'die'}.")
             models[name] = load_model(path, args.device, args.engine)
-        app = create_app(models, limits)
+        app = create_app(models, limits, args.token)
         set_up_log(args.quiet)
         app.state.service.warm_up()
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         print(f"aquamam serves {', '.join(app.state.service.models)} on {address}", flush=True)
-        if not ipaddress.ip_address(host).is_loopback:
-            print("aquamam: other computers can reach this service, and it asks nobody who they are.", file=sys.stderr)
+        if not ipaddress.ip_address(host).is_loopback and not args.token:
+            open_to_all = "other computers can reach this service, and it asks nobody who they are; give a --token"
+            print(f"aquamam: {open_to_all}.", file=sys.stderr)
         plain: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
         plain |= {"timeout_keep_alive": 10, "timeout_graceful_shutdown": int(limits.seconds) + 1}
         plain["limit_concurrency"] = 4 * limits.queue + 16  # idle connections count too

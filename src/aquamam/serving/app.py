@@ -95,6 +95,10 @@ class Service:
         Gauge("busy_requests", "Requests that are worked on or wait.", **here).set_function(lambda: self.busy)
         self.decoders = ThreadPoolExecutor(2, thread_name_prefix="aquamam-images")
 
+    @property
+    def works(self) -> bool:
+        return self.batcher.thread.is_alive() and not self.batcher.closed
+
     def warm_up(self) -> None:
         """Run each model once: the first pass of a process sets up much, and nobody should have to wait for it."""
         asked = schemas.PosteriorRequest.model_validate({"samples": 32, "uniform": 1})
@@ -149,8 +153,12 @@ class Service:
         self.latency.labels(route).observe(seconds)
 
 
-def create_app(models: Mapping[str, Any], limits: Limits | None = None) -> FastAPI:
-    """The service for models by name; the first is the one that requests mean when they name none."""
+def create_app(models: Mapping[str, Any], limits: Limits | None = None, token: str = "") -> FastAPI:
+    """The service for models by name; the first is the one that requests mean when they name none.
+
+    token: what callers must show for everything but the page, its scripts and the two questions after the service's
+    health.
+    """
     service = Service(models, limits or Limits())
 
     @asynccontextmanager
@@ -165,7 +173,7 @@ def create_app(models: Mapping[str, Any], limits: Limits | None = None) -> FastA
 
     @app.middleware("http")
     async def passed(request: Request, answer: Any) -> Response:
-        return await gate(request, answer, service.seen)
+        return await gate(request, answer, service.seen, token)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Reply:
@@ -197,8 +205,15 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/healthz", summary="Whether the service works")
     async def healthz() -> Response:
-        working = service.batcher.thread.is_alive() and not service.batcher.closed
-        return Reply({"status": "ok" if working else "closing", "version": __version__}, 200 if working else 503)
+        return Reply(
+            {"status": "ok" if service.works else "closing", "version": __version__}, 200 if service.works else 503
+        )
+
+    @app.get("/readyz", summary="Whether one more request would be answered now")
+    async def readyz() -> Response:
+        full = service.busy >= service.limits.queue
+        status = "closing" if not service.works else "full" if full else "ready"
+        return Reply({"status": status, "models": list(service.models)}, 200 if status == "ready" else 503)
 
     @app.get("/metrics", summary="Counters in Prometheus' text format", response_class=PlainTextResponse)
     async def metrics() -> Response:

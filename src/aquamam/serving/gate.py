@@ -1,6 +1,7 @@
 """What every request passes: limits of size and time, the log, and an answer even when the service is at fault."""
 
 import asyncio
+import hmac
 import json
 import logging
 import time
@@ -63,13 +64,16 @@ def refuse(refusal: HTTPException) -> Reply:
 
 
 async def gate(
-    request: Request, answer: Callable[[Request], Awaitable[Response]], seen: Callable[[Scope, int, float], None]
+    request: Request,
+    answer: Callable[[Request], Awaitable[Response]],
+    seen: Callable[[Scope, int, float], None],
+    token: str = "",
 ) -> Response:
     """Answer in every case, and tell the log, and `seen` of the scope, the status and the seconds of every answer."""
     begun, name = time.monotonic(), uuid.uuid4().hex[:16]
     request.state.facts = {}  # an endpoint adds what the log shall tell
     try:
-        response = await answer(request)
+        response = await answer(request) if not token or _shown(request, token) else refuse(_UNKNOWN)
     except Exception:
         LOG.exception("the service is at fault", extra={"facts": {"id": name}})
         response = refuse(Refusal(500, f"the service is at fault; its log tells more of {name}."))
@@ -81,6 +85,19 @@ async def gate(
     told["client"] = request.client.host if request.client else ""
     LOG.info("request", extra={"facts": {**told, **request.state.facts}})
     return response
+
+
+_UNKNOWN = Refusal(401, "this service answers those who send the header Authorization: Bearer TOKEN.")
+_UNKNOWN.headers = {"www-authenticate": "Bearer"}
+
+
+def _shown(request: Request, token: str) -> bool:
+    """Whether a request shows the token, or asks for what everybody may see."""
+    path = request.url.path
+    if path in ("/", "/healthz", "/readyz") or path.startswith("/assets/"):
+        return True
+    told = request.headers.get("authorization", "").encode("utf-8", "replace")
+    return hmac.compare_digest(told, f"Bearer {token}".encode())
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

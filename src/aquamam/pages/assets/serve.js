@@ -4,6 +4,9 @@
   const data = JSON.parse($("data").textContent);
   const page = new Aquamam.Explorer(data);
 
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  const headers = token ? { authorization: `Bearer ${token}` } : {};
+
   let model = data.models[0];
   let object = null; // of the model, or null
   let views = { source: null, camera: null };
@@ -45,7 +48,7 @@
       if (sent.box) form.append("box", sent.box.join(","));
       if (sent.camera) form.append("camera", sent.camera.join(","));
       if (sent.kind === "object") form.append("rotations", JSON.stringify([sent.q]));
-      const response = await fetch("/v1/posterior", { method: "POST", body: form, signal: AbortSignal.timeout(20000) });
+      const response = await fetch("/v1/posterior", { method: "POST", body: form, headers, signal: AbortSignal.timeout(20000) });
       const body = await response.json();
       if (response.ok) answer = body;
       else pause = 1000 * Number(response.headers.get("retry-after") || 0);
@@ -207,7 +210,7 @@
     });
     object = null;
     if (model.object) {
-      const response = await fetch(`/objects/${encodeURIComponent(model.name)}`);
+      const response = await fetch(`/objects/${encodeURIComponent(model.name)}`, { headers });
       if (response.ok) object = await response.json();
     }
     page.setObject(object);
