@@ -24,12 +24,13 @@ from scipy.spatial.transform import Rotation
 
 from aquamam.data.random import haar
 from aquamam.geometry.camera import MARGIN, NOMINAL
+from aquamam.rendering.framing import SCALE, SHIFT
 from aquamam.rendering.meshes import GREY, Mesh
-from aquamam.rendering.photo import FARTHEST, NEAREST, SCALE, SHIFT
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import mesh_of, open_object
 
 MODES = ("centred", "detector")
+NEAREST, FARTHEST = 4.0, 15.0  # distances of detectors' crops in radii
 FINE = 2  # rendered pixels along a pixel of the picture
 SAMPLES = 64  # a rendered pixel
 COLUMNS = 20  # pictures in a row of a sheet

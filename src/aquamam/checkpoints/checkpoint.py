@@ -205,7 +205,7 @@ def modernised(description: dict[str, Any]) -> dict[str, Any]:
     return {**description, "config": config, "info": info, "calibration": calibration}
 
 
-# --- what stands between a stranger's file and the memory ---------------------------------------------------------------
+# What stands between a stranger's file and the memory.
 
 
 def list_digests(files: Sequence[Path]) -> None:

@@ -50,19 +50,7 @@ def evaluate(
     leaves them out. strategies: of "greedy", "beam" and "expected", the first of which gives the headline errors; None
     takes all that the model has.
     """
-    chosen = STRATEGIES if strategies is None else strategies
-    named = f"strategies are {', '.join(STRATEGIES)}, got {', '.join(chosen) or 'none'}."
-    no_samples = "the strategy expected chooses among samples; ask for some, or leave it out."
-    for wrong, sentence in (
-        (not dataset.endless and len(dataset) == 0, "the data set is empty; choose another split."),
-        (limit is not None and limit < 1, f"at least 1 image is needed, got a limit of {limit}."),
-        (batch_size < 1, f"a batch holds at least 1 image, got {batch_size}."),
-        (samples < 0, f"samples must not be negative, got {samples}; 0 leaves out what needs them."),
-        (not chosen or not set(chosen) <= set(STRATEGIES), named),
-        (strategies is not None and "expected" in strategies and not samples, no_samples),
-    ):
-        if wrong:
-            raise InputError(sentence)
+    _check(dataset, limit, samples, strategies, batch_size)
     check_images(model.config, dataset)
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     batches = one_pass(dataset, batch_size, rank=rank, world=world, limit=limit, threads=threads, unreadable="skip")
@@ -102,6 +90,25 @@ def evaluate(
     )
     rest = {"throughput": throughput, "samples": samples, "seed": seed, "unreadable": unreadable}
     return _conclude(judged, dataset, worst, **rest)
+
+
+def _check(
+    dataset: RotationDataset, limit: int | None, samples: int, strategies: Sequence[str] | None, batch_size: int
+) -> None:
+    """Raise InputError unless there is something to judge, and a way."""
+    chosen = STRATEGIES if strategies is None else strategies
+    named = f"strategies are {', '.join(STRATEGIES)}, got {', '.join(chosen) or 'none'}."
+    no_samples = "the strategy expected chooses among samples; ask for some, or leave it out."
+    for wrong, sentence in (
+        (not dataset.endless and len(dataset) == 0, "the data set is empty; choose another split."),
+        (limit is not None and limit < 1, f"at least 1 image is needed, got a limit of {limit}."),
+        (batch_size < 1, f"a batch holds at least 1 image, got {batch_size}."),
+        (samples < 0, f"samples must not be negative, got {samples}; 0 leaves out what needs them."),
+        (not chosen or not set(chosen) <= set(STRATEGIES), named),
+        (strategies is not None and "expected" in strategies and not samples, no_samples),
+    ):
+        if wrong:
+            raise InputError(sentence)
 
 
 class _Judged(NamedTuple):

@@ -117,7 +117,7 @@ def model_card(model: RotationModel) -> str:
     limits = [
         f"It knows {names} and answers for any picture; {_typical(model)}.",
         f"It learnt from {pictures}: other cameras, lights and backgrounds cost accuracy.",
-        "`posterior.region(0.9)` holds the truth as often as it says for pictures like the held-out ones, and no others."
+        "`posterior.region(0.9)` holds the truth as often as it says for pictures like the held-out ones only."
         if calibrated
         else "Its regions are not calibrated: `aquamam.calibrate` does it with held-out pictures.",
         "Rotations take the object to the camera: x right, y up, z towards the viewer; quaternions are xyzw.",
@@ -128,7 +128,8 @@ def model_card(model: RotationModel) -> str:
             f"# {names}\n\nA distribution over 3D rotations{poses} given an image.\n",
             "```python\nimport aquamam\nfrom PIL import Image\n",
             'model = aquamam.AQuaMaM.from_pretrained("owner/name")  # or a folder',
-            'posterior = model(Image.open("image.png"))\nprint(posterior.mode, posterior.region(0.9).components)\n```\n',
+            'posterior = model(Image.open("image.png"))',
+            "print(posterior.mode, posterior.region(0.9).components)\n```\n",
             f"## Data\n{pictures.capitalize()} of {names}.\n",
             f"## Recipe\n{_table(recipe)}\n\n## Network\n{_table(network)}\n",
             f"## Figures\n{_table(figures)}\n\n## Limits\n" + "\n".join(f"- {limit}" for limit in limits) + "\n",

@@ -1,6 +1,7 @@
 r"""Charts, bins, legal bins, and the volumes of cells: everything a "quaternion sentence" needs but the network.
 
-A chart is a rotation as three of its quaternion's components, the fourth dropped. Both charts are one family. With the peak weight $\lambda$ the domain of the kept components is
+A chart is a rotation as three of its quaternion's components, the fourth dropped. Both charts are one family. With the
+peak weight $\lambda$ the domain of the kept components is
 
 $$D_\lambda = \{u \in \mathbb{R}^3 : |u|^2 + \lambda \max_i u_i^2 \le 1\}, \qquad |u_i| \le h = 1/\sqrt{1 + \lambda}.$$
 
@@ -333,7 +334,7 @@ def _slice_area(slack: Tensor, a2: Tensor, y_size: Tensor, a3: Tensor, z_size: T
 
 
 def _gauss_to_the_right(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Gauss-Legendre of eight points on [0, 1] after s = 1 - v^2, which takes away a square-root singularity at the right end."""
+    """Gauss-Legendre of eight points on [0, 1] after s = 1 - v^2, which takes away a square root's singularity at 1."""
     x, w = np.polynomial.legendre.leggauss(8)
     v, w = (x + 1) / 2, w / 2
     return torch.tensor(1 - v**2, device=device), torch.tensor(2 * v * w, device=device)

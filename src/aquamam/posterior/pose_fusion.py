@@ -129,7 +129,7 @@ class _Believed:
 class PoseTracker:
     """Follows the poses of parts from picture to picture.
 
-        tracker = PoseTracker(noise_deg=3, noise=5)            # of the motion between frames; the mesh is in millimetres
+        tracker = PoseTracker(noise_deg=3, noise=5)            # of the motion between frames, in the mesh's unit
         for photo, box in frames:
             tracker.predict(motion)                            # a Pose: known, guessed, or nothing
             belief = tracker.update(aquamam.poses(model, photo, box, camera))

@@ -16,11 +16,11 @@ from jaxtyping import Float32, Float64, UInt8, UInt64
 
 from aquamam.geometry.camera import MARGIN, NOMINAL
 from aquamam.rendering.backdrop import paint_background, paint_shape
+from aquamam.rendering.framing import draw_occluder, draw_shape, draw_window, project
 from aquamam.rendering.lights import (
     DIFFUSE,
     GLOSSY,
     MOST_LIGHTS,
-    direction,
     draw_environment,
     draw_lights,
     log_uniform,
@@ -35,8 +35,6 @@ from aquamam.rendering.shadows import light_vertices, visibility
 
 SUPERSAMPLE = 2
 NEAREST, FARTHEST = 4.0, 20.0  # distances in radii
-SHIFT, SCALE = 0.1, 0.15  # how far detectors' boxes are off: of the box's side, and of its size
-WILD = 0.12  # share of crops that are off by much more in size
 SMALLEST, LARGEST = 40.0, 220.0  # pixels along the part's box in the photograph
 
 
@@ -89,82 +87,6 @@ def photo_scene(mesh: Mesh, colour: tuple[int, int, int]) -> tuple[float, Scene,
         radius = float(np.sqrt((corners**2).sum(-1).max()))
         _SCENES[mesh] = radius, scene, normals, visibility(scene, radius, normals)
     return _SCENES[mesh]
-
-
-@compiled
-def _draw_shape(state, radius, error, stretch, wave):
-    """How the part differs from its mesh: by a symmetric matrix of trace three near the identity, which neither rotates
-    nor grows it, and by a wave through it (wave vector, phase, displacement).
-    """
-    for i in range(3):
-        for j in range(i, 3):
-            stretch[i, j] = stretch[j, i] = uniform(state, -error, error)
-    mean = (stretch[0, 0] + stretch[1, 1] + stretch[2, 2]) / 3.0
-    for i in range(3):
-        stretch[i, i] += 1.0 - mean
-    length, height = log_uniform(state, 1.5, 6.0) / radius, uniform(state, 0.0, 0.75 * error) * radius
-    x, y, z = direction(state)
-    wave[0], wave[1], wave[2], wave[3] = length * x, length * y, length * z, uniform(state, 0.0, 2.0 * math.pi)
-    x, y, z = direction(state)
-    wave[4], wave[5], wave[6] = height * x, height * y, height * z
-
-
-@compiled
-def _project(vertices, R, wave, distance, p):
-    """Vertices in camera coordinates after the wave, and the box (left, right, bottom, top) of their projection."""
-    x0, x1, y0, y1 = np.inf, -np.inf, np.inf, -np.inf
-    for k in range(vertices.shape[0]):
-        x, y, z = vertices[k, 0], vertices[k, 1], vertices[k, 2]
-        amount = math.sin(wave[0] * x + wave[1] * y + wave[2] * z + wave[3])
-        x, y, z = x + amount * wave[4], y + amount * wave[5], z + amount * wave[6]
-        p[k, 0] = R[0, 0] * x + R[0, 1] * y + R[0, 2] * z
-        p[k, 1] = R[1, 0] * x + R[1, 1] * y + R[1, 2] * z
-        p[k, 2] = R[2, 0] * x + R[2, 1] * y + R[2, 2] * z - distance
-        u, v = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
-        x0, x1, y0, y1 = min(x0, u), max(x1, u), min(y0, v), max(y1, v)
-    return x0, x1, y0, y1
-
-
-@compiled
-def _draw_occluder(state, p, box, occluder):
-    """Perhaps a shape before the part (x, y, half-axes, angle, round), in the plane of the projection; return the box
-    of what it leaves.
-    """
-    x0, x1, y0, y1 = box
-    occluder[2] = 0.0
-    if uniform(state, 0.0, 1.0) > 0.4:
-        return box
-    size = max(x1 - x0, y1 - y0)
-    x, y = uniform(state, x0 - 0.1 * size, x1 + 0.1 * size), uniform(state, y0 - 0.1 * size, y1 + 0.1 * size)
-    half_x, half_y = log_uniform(state, 0.08, 0.5) * size, log_uniform(state, 0.08, 0.5) * size
-    angle, round_ = uniform(state, 0.0, math.pi), uniform(state, 0.0, 1.0) < 0.4
-    cos, sin = math.cos(angle), math.sin(angle)
-    left, right, bottom, top, seen = np.inf, -np.inf, np.inf, -np.inf, 0
-    for k in range(p.shape[0]):
-        u, v = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
-        du, dv = u - x, v - y
-        along, across = (cos * du + sin * dv) / half_x, (cos * dv - sin * du) / half_y
-        if (along * along + across * across if round_ else max(abs(along), abs(across))) > 1.0:
-            seen += 1
-            left, right, bottom, top = min(left, u), max(right, u), min(bottom, v), max(top, v)
-    if seen < 0.5 * p.shape[0]:
-        return box
-    occluder[0], occluder[1], occluder[2], occluder[3], occluder[4] = x, y, half_x, half_y, angle
-    occluder[5] = 1.0 if round_ else 0.0
-    return left, right, bottom, top
-
-
-@compiled
-def _draw_window(state, box):
-    """Middle and side of the crop that a detector's box gives, in the plane of the projection."""
-    x0, x1, y0, y1 = box
-    width, height = x1 - x0, y1 - y0
-    x = 0.5 * (x0 + x1) + uniform(state, -SHIFT, SHIFT) * width
-    y = 0.5 * (y0 + y1) + uniform(state, -SHIFT, SHIFT) * height
-    scale = math.exp(uniform(state, -SCALE, SCALE))
-    if uniform(state, 0.0, 1.0) < WILD:
-        scale = log_uniform(state, 0.8, 1.8)
-    return x, y, MARGIN * scale * max(width, height)
 
 
 @compiled
@@ -351,10 +273,10 @@ def _photograph_all(
         R = rotations[index]
         state[0] = keys[index]
         distance = distances[index] = radius * log_uniform(state, NEAREST, FARTHEST)
-        _draw_shape(state, radius, error, stretch, wave)
-        box = _project(vertices, R @ stretch, wave, distance, p)
-        box = _draw_occluder(state, p, box, occluder)
-        middle_x, middle_y, size = _draw_window(state, box)
+        draw_shape(state, radius, error, stretch, wave)
+        box = project(vertices, R @ stretch, wave, distance, p)
+        box = draw_occluder(state, p, box, occluder)
+        middle_x, middle_y, size = draw_window(state, box)
         windows[index, 0], windows[index, 1] = -middle_x / size, middle_y / size
         windows[index, 2] = math.log(radius / distance / size / NOMINAL)
         # a crop off the axis is a crop on the axis of a sheared scene
