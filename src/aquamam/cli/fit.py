@@ -100,7 +100,7 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
 
 
 def start_of(name: str | None, model: "ModelConfig") -> str | None:
-    """The model to start from, if it is of the size that is fitted: the one that is named, or the bundled die, which has
+    """The model to start from, if it is of the size that is fitted: the one named, or the bundled die, which has
     seen a million pictures."""
     from aquamam.checkpoints.checkpoint import load
 
