@@ -232,3 +232,12 @@ def test_a_script_is_printed_without_importing_torch(shell):
     check += "assert 'torch' not in sys.modules"
     out = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout
     assert "strategy" in out
+
+
+def test_bench_tells_speed_and_memory_of_each_model(prints, monkeypatch):
+    monkeypatch.setattr("aquamam.cli.bench.SECONDS", 0.0)
+    for row in json.loads(prints("bench", "die", "cylinder", "--threads", "1", "--json")):
+        assert row["model"] in ("die", "cylinder")
+        assert row["images_per_second"] > 0
+        assert row["ms_for_one"] > 0
+        assert row["memory_mb"] > 50

@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "likelihood, errors, calibration and speed on held-out images",
     "serve": "an HTTP service, and a page that shows the posterior live",
     "export": "write a checkpoint as ONNX graphs",
+    "bench": "how fast models are on this computer",
     "data": "look into a data set of any known layout",
     "demo": "the main job: see what a distribution over rotations looks like",
     "completion": "print a script for completion in bash, zsh, fish, ...",
