@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    about = {"aquamam": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    about: dict[str, Any] = {"aquamam": __version__, "torch": torch.__version__, "python": platform.python_version()}
     about |= {"machine": f"{platform.system()} {platform.machine()}", "threads": torch.get_num_threads()}
     rows = [{"model": name, "engine": args.engine, **measure(name, args), **about} for name in args.models]
     if args.json:
@@ -52,7 +52,8 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     size, channels = model.config.image_size, model.config.channels
 
     def seconds(count: int) -> float:
-        images, taken = torch.randint(256, (count, channels, size, size), dtype=torch.uint8), []
+        images = torch.randint(256, (count, channels, size, size), dtype=torch.uint8)
+        taken: list[float] = []
         with torch.inference_mode():
             _ = model(images).mode  # the first pass sets up much
             while sum(taken) < SECONDS or len(taken) < 5:
