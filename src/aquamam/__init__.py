@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 # OpenMP's threads spin while they wait for each other, so beside other work they burn the time that the others of their
-# own team need, and everything is many times slower (benchmarks/busy.py). The setting is read when torch is loaded, and
-# a user's own one wins.
-if "torch" not in sys.modules:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# own team need, and everything is many times slower (benchmarks/busy.py): they shall wait asleep, after a moment where
+# that can be said. The settings are read when torch is loaded, and a user's own ones win.
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+if "torch" not in sys.modules and not WAITING.keys() & os.environ.keys():
+    os.environ.update(WAITING)
 
 # Public names and their homes. They are imported on first use, so that `import aquamam` and `aquamam --help` cost
 # nothing.
