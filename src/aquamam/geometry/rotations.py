@@ -85,13 +85,10 @@ def convert_log_density(log_p: Number, to: str = "pi2", from_: str = "pi2") -> N
 
 def multiply(p: Float[Tensor, "*#batch 4"], q: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "... 4"]:
     """The rotation q followed by p, the Hamilton product pq of xyzw quaternions, canonical."""
-    px, py, pz, pw = p.unbind(-1)
-    qx, qy, qz, qw = q.unbind(-1)
-    x = pw * qx + px * qw + py * qz - pz * qy
-    y = pw * qy - px * qz + py * qw + pz * qx
-    z = pw * qz + px * qy - py * qx + pz * qw
-    w = pw * qw - px * qx - py * qy - pz * qz
-    return canonical(torch.stack((x, y, z, w), -1))
+    u, v = torch.broadcast_tensors(p[..., :3], q[..., :3])
+    a, b = p[..., 3:], q[..., 3:]
+    xyz = a * v + b * u + torch.linalg.cross(u, v, dim=-1)
+    return canonical(torch.cat((xyz, a * b - (u * v).sum(-1, keepdim=True)), -1))
 
 
 def inverse(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:

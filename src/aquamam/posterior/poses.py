@@ -114,8 +114,9 @@ class PoseDistribution(CropFrames):
     def sample(self, count: int = 1, *, generator: Generator = None) -> Pose:
         """Draws, (count, batch, ...)."""
 
-        def draw(p: Tensor) -> Tensor:
-            return inverse_cdf(p, draw_uniform((*p.shape[:-1], 1), generator, p.device)).squeeze(-1)
+        def draw(logits: Tensor) -> Tensor:
+            u = draw_uniform((*logits.shape[:-1], 1), generator, logits.device)
+            return inverse_cdf(logits.softmax(-1), u).squeeze(-1)
 
         with torch.no_grad():
             q = self.rotation.sample((count,), generator=generator)
@@ -131,7 +132,7 @@ class PoseDistribution(CropFrames):
     def at(self, q: Float[Tensor, "batch 4"]) -> Pose:
         """The poses of rotations that the crops show (xyzw), with the likeliest window token by token."""
         with torch.no_grad():
-            place = self._decode(q[None].to(self.sentences.first_log_probs().device), lambda p: p.argmax(-1))[0]
+            place = self._decode(q[None].to(self.sentences.first_log_probs().device), lambda logits: logits.argmax(-1))[0]
         return self.to_pose(q, windows.value(place.double() + 0.5, self.sentences.cells.bins))
 
     def hypotheses(self, samples: int = 1000, *, generator: Generator = None) -> list[list[Hypothesis]]:
@@ -144,12 +145,12 @@ class PoseDistribution(CropFrames):
     def _decode(self, q: Float[Tensor, "rotations batch 4"], choose: Callable[[Tensor], Tensor]) -> Tensor:
         """Bins of the window, one token after the other, given rotations."""
         cells, bins = self.sentences.cells, self.sentences.cells.bins
-        point = cells.chart.split(as_unit_quat(q))
+        point = cells.chart.split(q)
         seen = cells.seen(point.u, cells.locate(point)).float()
         chosen: list[Tensor] = []
         logits, past = self.sentences.conditionals.rest(point.chart, seen)
         while True:
-            chosen.append(choose(logits[..., -1, :].float().softmax(-1)))
+            chosen.append(choose(logits[..., -1, :].float()))
             if len(chosen) == 3:
                 return torch.stack(chosen, -1)
             seen = windows.centre(chosen[-1], bins)[..., None]
