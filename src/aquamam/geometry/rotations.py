@@ -85,7 +85,8 @@ def convert_log_density(log_p: Number, to: str = "pi2", from_: str = "pi2") -> N
 
 def multiply(p: Float[Tensor, "*#batch 4"], q: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "... 4"]:
     """The rotation q followed by p, the Hamilton product pq of xyzw quaternions, canonical."""
-    u, v = torch.broadcast_tensors(p[..., :3], q[..., :3])
+    dtype = torch.promote_types(p.dtype, q.dtype)  # a cross product takes no two
+    u, v = torch.broadcast_tensors(p[..., :3].to(dtype), q[..., :3].to(dtype))
     a, b = p[..., 3:], q[..., 3:]
     xyz = a * v + b * u + torch.linalg.cross(u, v, dim=-1)
     return canonical(torch.cat((xyz, a * b - (u * v).sum(-1, keepdim=True)), -1))
