@@ -221,9 +221,39 @@ def agree(mine: RotationModel, theirs: RotationModel, generator: torch.Generator
         assert other.mode == pytest.approx(ours.mode, abs=1e-6)
 
 
-def test_the_bundled_die_says_the_same_with_both_engines(tmp_path, monkeypatch, generator):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    agree(aquamam.load("die"), aquamam.load("die", engine="onnx"), generator)
+@pytest.fixture(scope="module")
+def die(tmp_path_factory) -> tuple[RotationModel, Files]:
+    """The bundled die by onnxruntime, and its files in the cache."""
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        return aquamam.load("die", engine="onnx"), Files.at(next(cache.rglob("model.json")))
+
+
+def test_the_bundled_die_says_the_same_with_both_engines(die, generator):
+    agree(aquamam.load("die"), die[0], generator)
+
+
+def test_eight_bits_cost_the_bundled_die_less_than_a_twentieth_of_a_nat(die, tmp_path, monkeypatch, prints):
+    traced = (file.read_bytes() for file in die[1])
+    monkeypatch.setattr(onnx, "to_onnx", lambda *_: next(traced))  # tracing again would take its time
+    told = prints("export", "die", tmp_path / "small.onnx", "--int8")
+    cost = float(re.search(r"mean log density of 512 fresh renders by ([+-][\d.]+)", told)[1])
+    assert -0.05 < cost != 0
+    encoder = Files.at(tmp_path / "small.onnx").encoder.read_bytes()
+    assert len(encoder) < 4e6  # of 9.7 in float32
+    assert str(tmp_path).encode() not in encoder
+
+
+def test_eight_bits_that_cost_too_much_are_refused(exported, tmp_path, monkeypatch, refuses):
+    model, path = exported
+    if model.config.channels == 1:
+        return  # renders are coloured
+    traced = (file.read_bytes() for file in Files.at(path))
+    monkeypatch.setattr(onnx, "to_onnx", lambda *_: next(traced))
+    monkeypatch.setattr("aquamam.cli.export.MOST", -100.0)
+    checkpoint = save_model(model, tmp_path / "model.safetensors")
+    assert "export again without --int8" in refuses("export", checkpoint, tmp_path / "small.onnx", "--int8")
 
 
 def test_graphs_are_made_once_and_again_when_they_are_damaged(exported, tmp_path, monkeypatch, generator, prints):

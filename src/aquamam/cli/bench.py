@@ -31,12 +31,14 @@ def run(args: argparse.Namespace) -> None:
     import torch
 
     from aquamam import __version__
+    from aquamam.export.runner import EXPORTED
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     about: dict[str, Any] = {"aquamam": __version__, "torch": torch.__version__, "python": platform.python_version()}
     about |= {"machine": f"{platform.system()} {platform.machine()}", "threads": torch.get_num_threads()}
-    rows = [{"model": name, "engine": args.engine, **measure(name, args), **about} for name in args.models]
+    engines = ["onnx" if name.endswith(EXPORTED) else args.engine for name in args.models]
+    rows = [{"model": m, "engine": e, **measure(m, args), **about} for m, e in zip(args.models, engines)]
     if args.json:
         print(json.dumps(rows))
         return

@@ -7,7 +7,11 @@ of rotations against them. `aquamam.export.runner` puts the posterior back on to
 import hashlib
 import logging
 import os
+import tempfile
 import warnings
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,7 +20,7 @@ from torch import Tensor, nn
 from aquamam import __version__
 from aquamam.checkpoints.checkpoint import describe
 from aquamam.errors import InputError
-from aquamam.export.runner import FORMAT, OPSET, Files, OnnxModel
+from aquamam.export.runner import FORMAT, OPSET, Files, OnnxModel, onnxruntime
 from aquamam.files import write_bytes, write_json
 from aquamam.geometry.rotations import random_quat
 from aquamam.network.layers import KeysValues
@@ -93,14 +97,19 @@ def graphs(model: AQuaMaM) -> dict[str, tuple[nn.Module, Tensors, Tensors]]:
     return {"encoder": (Encoder(model), image, first), "decoder": (Decoder(model), token, later)}
 
 
-def export(model: nn.Module, path: str | os.PathLike[str]) -> Files:
-    """Write NAME.encoder.onnx, NAME.decoder.onnx and, last, NAME.json for a path NAME.onnx."""
+def export(model: nn.Module, path: str | os.PathLike[str], *, int8: Tensor | None = None) -> Files:
+    """Write NAME.encoder.onnx, NAME.decoder.onnx and, last, NAME.json for a path NAME.onnx.
+
+    int8: typical images, for an encoder that computes in 8 bits, with ranges that hold what these bring about.
+    """
     if not isinstance(model, AQuaMaM):
         kind = getattr(model, "kind", type(model).__name__)
         raise InputError(f"ONNX graphs are made of models of kind 'aquamam', got {kind!r}; run it with torch.")
     files, told = Files.at(path), {}
     for (name, (network, inputs, outputs)), file in zip(graphs(model.eval()).items(), files):
         blob = to_onnx(network, inputs, outputs)
+        if int8 is not None and name == "encoder":  # products of the decoder are small: 8 bits cost and do not pay
+            blob = quantised(blob, inputs[0]["name"], int8)
         write_bytes(file, blob)
         about = {"file": file.name, "sha256": hashlib.sha256(blob).hexdigest(), "opset": OPSET}
         told[name] = {**about, "inputs": inputs, "outputs": outputs}
@@ -165,7 +174,33 @@ def to_onnx(network: nn.Module, inputs: Tensors, outputs: Tensors) -> bytes:
     return proto.SerializeToString()
 
 
+def quantised(blob: bytes, name: str, images: Tensor) -> bytes:
+    """A graph whose convolutions and products run in 8 bits; the head, where rounding costs most, does not."""
+    import onnx
+
+    onnxruntime()  # one sentence where it is missing
+    from onnxruntime.quantization import QuantType, quantize_static
+
+    pixels = images.float().numpy() / (255 if images.dtype == torch.uint8 else 1)
+    feeds = iter([{name: pixels[i : i + 16]} for i in range(0, len(pixels), 16)])
+    with tempfile.TemporaryDirectory() as work:
+        file = Path(work) / "int8.onnx"
+        logging.disable(logging.WARNING)  # of a preparation that folds norms, which the exporter has folded
+        try:
+            reader: Any = SimpleNamespace(get_next=partial(next, feeds, None))
+            types = {"op_types_to_quantize": ["Conv", "MatMul"], "weight_type": QuantType.QInt8}
+            quantize_static(onnx.load_from_string(blob), file, reader, per_channel=True, **types)
+        finally:
+            logging.disable(logging.NOTSET)
+        return file.read_bytes()
+
+
 @torch.no_grad()
+def difference(model: AQuaMaM, path: str | os.PathLike[str], images: Tensor, q: Tensor) -> Tensor:
+    """Log densities of a model's graphs less those of the model, for rotations q (*S, B, 4) of images (B, ...)."""
+    return OnnxModel(path)(images).log_prob(q) - model(images).log_prob(q)
+
+
 def largest_difference(model: AQuaMaM, path: str | os.PathLike[str]) -> float:
     """The largest difference between log densities of a model and of its graphs, over a few random inputs."""
     config, generator = model.config, torch.Generator().manual_seed(0)
@@ -173,5 +208,4 @@ def largest_difference(model: AQuaMaM, path: str | os.PathLike[str]) -> float:
         images = torch.randint(config.categories, (3,), generator=generator)
     else:
         images = torch.rand((3, config.channels, config.image_size, config.image_size), generator=generator)
-    q = random_quat((16, 3), generator=generator)
-    return float((model(images).log_prob(q) - OnnxModel(path)(images).log_prob(q)).abs().max())
+    return float(difference(model, path, images, random_quat((16, 3), generator=generator)).abs().max())
