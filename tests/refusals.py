@@ -5,8 +5,9 @@ import pytest
 from aquamam.errors import InputError
 
 
-def refused(sentence: str, call, *arguments, **options) -> None:
-    """The call raises InputError with one line in which the pattern is found."""
-    with pytest.raises(InputError, match=sentence) as error:
+def refused(words: str, call, *arguments, **options) -> None:
+    """The call raises InputError: one line, a sentence in which the pattern is found."""
+    with pytest.raises(InputError, match=words) as error:
         call(*arguments, **options)
     assert "\n" not in str(error.value)
+    assert str(error.value).endswith("."), error.value

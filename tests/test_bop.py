@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -235,30 +234,3 @@ def test_predict_writes_bops_file_and_evaluate_reads_it(folder, tmp_path, prints
     (tmp_path / "boxes.json").write_text(json.dumps(boxes))
     assert "no model for obj_000008" in refuses(*arguments, "--samples", 0, "--detections", tmp_path / "boxes.json")
     assert [(one.image, one.score) for one in read_results(out)] == [(1, 0.5)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("--bop BOP --models PARTS", "name it with --out"),
-        ("--bop BOP --models PARTS --out x.csv --box 1,2,3,4", "drop box"),
-        ("--bop PARTS --models PARTS --out x.csv", "must hold BOP scenes"),
-        ("--out x.csv", "with --bop"),
-        ("", "nothing to predict"),
-    ],
-)
-def test_bad_requests_to_predict_get_one_sentence(arguments, sentence, folder, checkpoint, tmp_path, refuses):
-    given = arguments.replace("BOP", str(folder)).replace("PARTS", str(tmp_path / "parts"))
-    assert sentence in refuses("predict", *given.split())
-
-
-LMO = Path(os.environ.get("AQUAMAM_LMO", "lmo"))
-
-
-@pytest.mark.skipif(not (LMO / "test").is_dir(), reason="needs Linemod-Occluded at AQUAMAM_LMO")
-def test_the_truth_of_linemod_occluded_has_full_recall():
-    results = [one for one in results_of(LMO / "test" / "000002") if one.object in (9, 10)]
-    eggbox = symmetry_motions(json.loads((LMO / "models" / "models_info.json").read_text())["10"])[1]
-    swapped = [one._replace(pose=one.pose.after(eggbox)) if one.object == 10 else one for one in results]
-    for found in judge(LMO, swapped, min_visible=0.6).values():
-        assert (found.mssd, found.mspd, found.add) == (1.0, 1.0, 1.0)

@@ -18,7 +18,6 @@ from aquamam.data.loaders.photoreal import PhotorealDataset
 from aquamam.data.renders import RenderedDataset
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.fit.part import fresh_renders
-from aquamam.geometry.grid import so3_grid
 from aquamam.geometry.rotations import geodesic_angle, inverse, multiply, quat_to_matrix, rotvec_to_quat
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
@@ -49,25 +48,6 @@ def test_the_die_is_right_or_unsure_in_real_light():
     assert found.mean_log_likelihood > 7
     assert 0.82 < found.coverage90 < 0.97
     assert 0.82 < found.held90 < 0.97
-
-
-@pytest.mark.parametrize("name", ["die-plain", "cylinder"])
-def test_a_map_within_a_tolerance_is_the_map_where_there_is_anything_to_see(name):
-    model = aquamam.load(name)
-    fresh = {"seed": SEED + 7, "split": "test", "length": 3}
-    data = RenderedDataset(solid(name.removesuffix("-plain")), RenderSettings(size=64), **fresh)
-    grid = so3_grid(2, dtype=torch.float32)[:, None]
-    with torch.inference_mode():
-        for image in data.batch(range(3)).images:
-            posterior = model(image)
-            # the likeliest rotations are between those of a coarse grid, so that some samples go along
-            q = torch.cat([grid, posterior.sample((200,), generator=torch.Generator().manual_seed(0))])
-            exact, near = posterior.log_prob(q), aquamam.within(posterior, 1e-6).log_prob(q)
-            top = exact[-200:].median()  # not the highest: a sliver of a cell may be very dense
-            seen = exact > top - 8
-            assert seen.sum() > 100
-            assert torch.allclose(exact[seen], near[seen], atol=1e-2)  # logits are float32
-            assert near[~seen].max() < top - 6
 
 
 SYMSOL = ("tet", "cube", "icosa", "cone", "cyl", "tetX", "cylO", "sphereX")

@@ -8,9 +8,14 @@ import subprocess
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+from scenes import bop_folder, picture, pose_model
 
+from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.demo import VIEWS
 from aquamam.cli.main import COMMANDS, main
 
@@ -21,6 +26,17 @@ TRAIN = "train die-small --data render:die"
 
 def settings(text: str) -> list[str]:
     return [word for setting in text.split() for word in ("--set", setting)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> dict[str, Path]:
+    """What stands for words in capitals: a photograph, a model, a folder of them, a data set, and an empty folder."""
+    root = tmp_path_factory.mktemp("world")
+    Image.fromarray(picture(np.eye(3), np.array([1.5, -0.8, -20.0]))).save(root / "photo.png")
+    model = save_model(pose_model(), root / "parts" / "die")
+    (root / "empty").mkdir()
+    folders = {"BOP": bop_folder(root / "bop"), "PARTS": root / "parts", "EMPTY": root / "empty"}
+    return {"IMAGE": root / "photo.png", "MODEL": model, **folders}
 
 
 def test_the_module_and_the_script_say_what_they_can_do():
@@ -132,11 +148,42 @@ def test_info_tells_parameters_bins_and_ceiling(preset, parameters, bins, ceilin
         ("reproduce comparison --seconds 0", "seconds must be positive"),
         ("reproduce all --only nonsense", "experiments are unimodal"),
         ("reproduce die --model nowhere", "nowhere"),
+        ("predict IMAGE --model no-such-model", "no-such-model"),
+        ("predict IMAGE --model MODEL --matrix", "--json or --csv"),
+        ("predict IMAGE --model MODEL --device nonsense", "nonsense"),
+        ("predict EMPTY --model MODEL", "holds none"),
+        ("predict IMAGE --model MODEL --camera 200,200,79.5,59.5", "--camera needs boxes"),
+        ("predict IMAGE --model MODEL --box 1,2,3", "left,top,width,height"),
+        ("predict IMAGE --model MODEL --box 1,2,3,4 --detections x.json", "not allowed with"),
+        ("predict IMAGE --model MODEL --box 1,2,3,4 --camera 200,nan,80,60", "finite"),
+        ("predict IMAGE --model MODEL --box 1,2,0,4", "positive area"),
+        ("predict IMAGE --model MODEL --box 1,2,3,4 --models nowhere", "folder of fitted parts"),
+        ("predict IMAGE --model MODEL --detections nowhere.json", "nowhere.json"),
+        ("predict --bop BOP --models PARTS", "name it with --out"),
+        ("predict --bop BOP --models PARTS --out x.csv --box 1,2,3,4", "drop box"),
+        ("predict --bop PARTS --models PARTS --out x.csv", "must hold BOP scenes"),
+        ("predict --out x.csv", "with --bop"),
+        ("predict", "nothing to predict"),
+        ("plot IMAGE --model MODEL -o a.docx", ".html, .png, .svg, .pdf"),
+        ("plot IMAGE --model MODEL -o a.html --kind marginals", "a.png"),
+        ("plot IMAGE --model MODEL -o a.png --truth 1,1,1,1", "unit norm"),
+        ("plot IMAGE --model MODEL -o a.png --object unheard-of", "neither a file nor a solid"),
+        ("plot IMAGE --model MODEL -o a.png --box 7,5,9,9 --kind pose", "needs --camera"),
+        ("plot IMAGE --box 7,5,9,9 --kind pose --model cylinder --camera 9,9,7,5 -o a.png", "that tells poses"),
+        ("plot IMAGE --model MODEL -o a.png --camera 1,1,1,1", "give --box"),
+        ("evaluate MODEL --data nowhere", "there is no data set at nowhere"),
+        ("evaluate MODEL --data render:", "render: needs a solid"),
+        ("evaluate MODEL --data render:nothing.obj", "nothing.obj"),
+        ("evaluate MODEL --data BOP --object 7 --split dev", "dev"),
+        ("evaluate MODEL --split test", "--data"),
+        ("evaluate MODEL --count 0", "at least 1 image"),
+        ("evaluate MODEL --strategies guess", "strategies are greedy, beam, expected, got guess"),
+        ("evaluate MODEL --quiet --count 2 --samples 0 --out IMAGE", "photo.png"),
     ],
 )
-def test_a_bad_command_gets_one_sentence_and_writes_nothing(arguments, sentence, refuses, tmp_path, monkeypatch):
+def test_a_bad_command_gets_one_sentence_and_writes_nothing(arguments, sentence, refuses, tmp_path, monkeypatch, world):
     monkeypatch.chdir(tmp_path)
-    error = refuses(*arguments.split())
+    error = refuses(*(world.get(word, word) for word in arguments.split()))
     assert re.fullmatch(r"aquamam: .*\.\n", error)
     assert sentence in error
     assert not any(path.is_file() for path in tmp_path.rglob("*"))

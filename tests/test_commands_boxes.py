@@ -126,19 +126,13 @@ def test_detections_of_coco_bop_and_yolo_tell_the_same_boxes(tmp_path):
 
 
 def test_a_rotated_posterior_has_the_densities_samples_and_predictions_of_its_inner_one(generator):
-    with torch.no_grad():
-        inner = pose_model()(torch.rand((2, 3, 16, 16), generator=generator))
-        by, q = (random_quat((n, 2), generator=generator, dtype=torch.float64) for n in (1, 9))
-        rotated = Rotated(inner, by[0])
-
-        torch.testing.assert_close(rotated.log_prob(multiply(by, q)), inner.log_prob(q))
-        for ask in (
-            lambda p: p.mode,
-            lambda p: p.topk(3).quaternions,
-            lambda p: p.sample(5, generator=torch.Generator().manual_seed(1)),
-        ):
-            there = multiply(by[0], ask(inner).double())
-            assert float(geodesic_angle(ask(rotated).double(), there).max()) < 1e-5
+    inner = pose_model()(torch.rand((2, 3, 16, 16), generator=generator))
+    by, q = (random_quat((n, 2), generator=generator, dtype=torch.float64) for n in (1, 9))
+    rotated = Rotated(inner, by[0])
+    torch.testing.assert_close(rotated.log_prob(multiply(by, q)), inner.log_prob(q))
+    one, other = (p.sample(5, generator=torch.Generator().manual_seed(1)) for p in (inner, rotated))
+    for mine, theirs in ((one, other), (inner.mode, rotated.mode), (inner.topk(3)[0], rotated.topk(3)[0])):
+        assert float(geodesic_angle(multiply(by[0], mine.double()), theirs.double()).max()) < 1e-5
 
 
 def test_a_box_and_a_camera_give_the_pose(prints, parts, photo):
@@ -201,22 +195,6 @@ def test_every_detection_has_a_row_and_bad_ones_a_sentence(capsys, parts, photo,
     assert len(capsys.readouterr().out.splitlines()) == 4  # two lines of head
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("--camera 200,200,79.5,59.5", "--camera needs boxes"),
-        ("--box 1,2,3", "left,top,width,height"),
-        ("--box 1,2,3,4 --detections x.json", "not allowed with"),
-        ("--box 1,2,3,4 --camera 200,nan,80,60", "finite"),
-        ("--box 1,2,0,4", "positive area"),
-        ("--box 1,2,3,4 --models nowhere", "folder of fitted parts"),
-        ("--detections nowhere.json", "nowhere.json"),
-    ],
-)
-def test_bad_boxes_and_cameras_get_one_sentence_and_exit_2(arguments, sentence, refuses, parts, photo):
-    assert sentence in refuses("predict", photo, "--model", parts / "die", *arguments.split())
-
-
 # --- plot -------------------------------------------------------------------------------------------------------------
 
 
@@ -235,20 +213,10 @@ def test_the_contour_of_a_pose_surrounds_the_part_in_its_picture():
         np.broadcast_to(rows[:, None], inside.shape)[inside], np.broadcast_to(columns, inside.shape)[inside]
     ]
     assert (drawn & pixels).sum() / (drawn | pixels).sum() > 0.95
-    assert not mask[0].any()
-    assert not mask[:, -1].any()
 
 
-def test_a_box_is_plotted_as_poses_in_the_photograph_or_as_the_posterior_of_its_crop(
-    refuses, prints, parts, photo, tmp_path
-):
+def test_a_box_is_plotted_as_poses_in_the_photograph_or_as_the_posterior_of_its_crop(prints, parts, photo, tmp_path):
     arguments = ["plot", photo, "--model", parts / "die", "--box", "70,50,30,30", "--samples", 40, "--uniform", 10]
     for name, options in (("pose.png", ["--camera", "200,200,79.5,59.5"]), ("ball.png", []), ("page.html", [])):
         prints(*arguments, *options, "-o", tmp_path / name)
         assert (tmp_path / name).stat().st_size > 10_000
-    for wrong, sentence in (
-        (["--kind", "pose"], "needs --camera"),
-        (["--kind", "pose", "--model", "cylinder", "--camera", "200,200,79.5,59.5"], "a model that tells poses"),
-    ):
-        assert sentence in refuses(*arguments, "-o", tmp_path / "x.png", *wrong)
-    assert "give --box" in refuses("plot", photo, "--model", parts / "die", "--camera", "1,1,1,1", "-o", "x.png")

@@ -10,7 +10,6 @@ import pytest
 import torch
 from networks import tiny_model
 from PIL import Image
-from refusals import refused
 
 from aquamam.checkpoints.checkpoint import save_model
 from aquamam.cli.main import main
@@ -106,14 +105,6 @@ def test_unreadable_files_cost_a_sentence_and_not_the_others(capsys, model, die,
     assert "Traceback" not in err
 
 
-def test_what_cannot_be_predicted_is_told_in_one_sentence(refuses, model, die, tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert "no-such-model" in refuses("predict", die, "--model", "no-such-model")
-    assert "--json or --csv" in refuses("predict", die, "--model", model, "--matrix")
-    assert "nonsense" in refuses("predict", die, "--model", model, "--device", "nonsense")
-    assert "holds none" in refuses("predict", str(tmp_path / "empty"), "--model", model)
-
-
 # --- images of every kind ---------------------------------------------------------------------------------------------
 
 
@@ -173,12 +164,6 @@ def test_folders_give_their_images_in_order(tmp_path, picture):
         picture.save(tmp_path / name, "PNG")
     assert [p.name for p in find_images([tmp_path])] == ["b.png", "a.JPG"]
     assert find_images(["a", "b"])[1].name == "b"  # whether a file is there is seen when it is read
-
-
-def test_a_picture_beyond_all_measure_is_refused(tmp_path, monkeypatch):
-    Image.new("L", (300, 300)).save(tmp_path / "big.png")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
-    refused("pixels", read_image, tmp_path / "big.png")
 
 
 # --- sample and density -----------------------------------------------------------------------------------------------
@@ -273,17 +258,3 @@ def test_a_runs_folder_gives_its_learning_curve(prints, tmp_path):
     (tmp_path / "log.jsonl").write_text(json.dumps(record) + "\n")
     prints("plot", tmp_path, "-o", tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["-o", "a.docx"], ".html, .png, .svg, .pdf"),
-        (["-o", "a.html", "--kind", "marginals"], "a.png"),
-        (["-o", "a.png", "--truth", "1,1,1,1"], "unit norm"),
-        (["-o", "a.png", "--object", "unheard-of"], "neither a file nor a solid"),
-    ],
-)
-def test_wrong_plots_are_one_sentence(refuses, model, die, tmp_path, monkeypatch, options, told):
-    monkeypatch.chdir(tmp_path)
-    assert told in refuses("plot", die, "--model", model, "--samples", "20", *options)

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from refusals import refused
 
 from aquamam.data.augment import AMOUNTS, AUGMENTATIONS, AugmentSettings, augment, augment_pixels, augmentation
 from aquamam.data.base import Batch
@@ -137,13 +136,6 @@ def test_corners_repeat_the_border_where_no_ground_is_known():
     assert (out.images == 77).all()
 
 
-def test_settings_survive_json_and_bad_ones_are_one_sentence():
+def test_settings_survive_json():
     for settings in AUGMENTATIONS.values():
         assert AugmentSettings.from_dict(settings.to_dict()) == settings
-    for make, sentence in (
-        (lambda: augmentation("wild"), r"one of none, mild, strong, got 'wild'"),
-        (lambda: AugmentSettings(turn_deg=200.0), r"turn_deg .* must lie in 0 ... 180, got 200"),
-        (lambda: AugmentSettings(noise=math.nan), "noise"),
-        (lambda: AugmentSettings.from_dict({"flip": True}), "an augmentation has no field flip"),
-    ):
-        refused(sentence, make)

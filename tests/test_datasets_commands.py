@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from refusals import refused
 
-from aquamam.cli.render import parse_background, parse_count, parse_share, parse_split, parse_symmetry
+from aquamam.cli.render import parse_symmetry
 from aquamam.data import StoredDataset, open_dataset
-from aquamam.data.summary import evenly, spread
+from aquamam.data.summary import spread
 from aquamam.geometry.symmetry import SymmetryGroup
 
 OBJ = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
@@ -101,17 +101,6 @@ def test_spread_tells_uniform_from_concentrated():
     assert found["uniform_p"] < 1e-9
     assert np.allclose(found["mean"], [0, 0, 0, 1], atol=1e-2)
     assert found["median_deg"] < 10
-
-
-def test_small_arguments_are_read():
-    assert parse_split("paper") == {"train": 500_000, "valid": 10_000, "test": 10_000}
-    assert parse_split("train=20_000, test=5") == {"train": 20_000, "test": 5}
-    assert parse_count("3") == {"train": 1, "valid": 1, "test": 1}
-    assert parse_share("2/3") == (1, 3)
-    assert parse_background("10,20,30") == (10, 20, 30)
-    assert parse_background("black") == (0, 0, 0)
-    assert evenly(10, 3) == [0, 4, 9]
-    assert evenly(2, 5) == [0, 1]
 
 
 def test_symmetries_by_name_or_file(tmp_path):

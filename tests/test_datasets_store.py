@@ -113,16 +113,6 @@ def test_tar_shards_are_what_webdataset_reads(tmp_path):
     assert np.array_equal([about["rotation_xyzw"]], data[7].rotations)
 
 
-def test_several_objects_take_turns(tmp_path):
-    meshes = (solid("die").mesh, solid("cube").mesh)
-    spec = RenderSpec(names=("die", "cube"), meshes=meshes, settings=SETTINGS)
-    images = spec.images("train", np.arange(4), spec.rotations("train", np.arange(4)))
-    for k, name in enumerate(spec.names):
-        alone = RenderSpec(names=(name,), meshes=(meshes[k],), settings=SETTINGS)
-        numbers = np.array([k, k + 2])
-        assert np.array_equal(images[k::2], alone.images("train", numbers, alone.rotations("train", numbers)))
-
-
 def test_random_backgrounds_belong_to_the_example():
     live = RenderedDataset(solid("die"), RenderSettings(size=12, background="random"), seed=1)
     corner = live.batch(range(20)).images[:, :, 0, 0]

@@ -5,11 +5,10 @@ import threading
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from refusals import refused
 
 from aquamam.data.augment import augmentation
-from aquamam.data.base import RotationDataset, UnreadableExample, decode_image, fit_pixels
+from aquamam.data.base import RotationDataset, UnreadableExample, decode_image
 from aquamam.data.renders import RenderedDataset
 from aquamam.data.stream import Stream, one_pass, prefetch
 from aquamam.rendering.render import RenderSettings
@@ -121,17 +120,6 @@ def test_different_numbers_of_true_rotations_are_padded_by_repeating():
 def test_images_of_different_sizes_cannot_be_stacked(monkeypatch):
     monkeypatch.setattr(Numbers, "image", lambda self, i: np.zeros((4 + i, 4, 3), np.uint8))
     refused("one size, got 4x4 and 5x4; open the data set with a size", Numbers(4).batch, [0, 1])
-
-
-def test_resizing_keeps_the_aspect_ratio():
-    tall = Image.new("RGB", (16, 40), "black")
-    tall.paste("white", (4, 4, 12, 36))  # twice as wide as it would be if it were stretched
-    pixels = fit_pixels(np.asarray(tall), 20)
-    assert pixels.shape == (20, 20, 3)
-    lit = np.flatnonzero(pixels[10, :, 0] > 128)
-    assert len(lit) == 4
-    assert abs(lit.mean() - 9.5) <= 0.5
-    assert pixels[:, 0].max() == 0  # padded in the colour of its border
 
 
 def test_indices_outside_are_refused():

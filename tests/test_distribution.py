@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from refusals import refused
 from tables import legal_cells, table_posterior
 
-from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, inverse_cdf, random_quat
 from aquamam.posterior.maps import within
-from aquamam.posterior.sentences import distinct
 
 CHARTS = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
 DENSITIES = pytest.mark.parametrize("density", ["cells", "paper"])
@@ -97,46 +94,6 @@ def test_smoothed_labels_tend_to_the_log_likelihood(chart, density, generator):
     assert posterior.smoothed_log_prob(q, 6.0).isfinite().all()
 
 
-def test_least_expected_error_beats_the_mode_in_the_posteriors_own_eyes(generator):
-    posterior = table_posterior(Cells("atlas", 12), scale=2.0, batch=4)
-    truth = posterior.sample((2000,), generator=generator)
-    strategies = ("greedy", "beam", "expected")
-    error = {s: geodesic_angle(truth, posterior.predict(s, generator=generator)).mean() for s in strategies}
-    assert error["expected"] < min(error["greedy"], error["beam"])
-
-
-@pytest.mark.parametrize(
-    ("q", "rule"),
-    [
-        (torch.zeros(2, 3), "last axis of 4"),
-        (torch.zeros(2, 4), "unit norm"),
-        (torch.full((2, 4), torch.nan), "finite"),
-        (torch.eye(4)[:3], "batch"),
-        (torch.eye(4)[:2].long(), "floating"),
-    ],
-)
-def test_bad_quaternions_get_one_clear_sentence(q, rule):
-    with pytest.raises(InputError, match=rule):
-        table_posterior(Cells("atlas", 12)).log_prob(q)
-
-
-@pytest.mark.parametrize(
-    ("ask", "rule"),
-    [
-        (lambda p: p.topk(0), "positive"),
-        (lambda p: p.entropy(1), "at least 2"),
-        (lambda p: p.predict("guess"), "strategy"),
-        (lambda p: p.predict("expected", samples=0), "at least one"),
-        (lambda p: p.sample((-1,)), "negative"),
-        (lambda p: within(p, -1e-3), "tolerance"),
-        (lambda p: within(p, 1.0), "tolerance"),
-        (lambda p: within(p, math.nan), "tolerance"),
-    ],
-)
-def test_bad_requests_get_one_clear_sentence(ask, rule):
-    refused(rule, ask, table_posterior(Cells("atlas", 12)))
-
-
 @CHARTS
 @BY_VOLUME
 def test_a_map_has_the_likelihoods_of_its_rotations_one_by_one(chart, by_volume, generator):
@@ -195,12 +152,3 @@ def test_inverse_cdf_finds_the_token_at_any_size_and_none_of_probability_zero(to
     token = inverse_cdf(p, u)
     assert bool((p[token] > 0).all())
     assert torch.allclose(token.bincount(minlength=tokens) / 4000, p / p.sum(), atol=1 / 1999)
-
-
-def test_distinct_rows_stand_for_all(generator):
-    code = torch.randint(5, (40, 3), generator=generator)
-    code[:, 2] = 1  # one code only
-    row, place = distinct(code)
-    columns = torch.arange(3)
-    assert torch.equal(code[row, columns][place, columns], code)
-    assert len(row) == 5

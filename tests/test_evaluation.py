@@ -352,23 +352,6 @@ def test_held_out_renders_are_not_those_of_training(checkpoint):
         assert not np.isin(mine, theirs).any()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("--data nowhere", "there is no data set at nowhere"),
-        ("--data render:", "render: needs a solid"),
-        ("--data render:nothing.obj", "nothing.obj"),
-        ("--data FOLDER --split dev", "dev"),
-        ("--split test", "--data"),
-        ("--count 0", "at least 1 image"),
-        ("--strategies guess", "strategies are greedy, beam, expected, got guess"),
-        ("--out FOLDER/test.csv", "test.csv"),
-    ],
-)
-def test_bad_arguments_get_one_line_and_exit_2(arguments, sentence, checkpoint, folder, refuses):
-    assert sentence in refuses("evaluate", checkpoint, "--quiet", *arguments.replace("FOLDER", str(folder)).split())
-
-
 def test_a_model_that_does_not_say_its_object_asks_for_data(tmp_path, refuses):
     for data, sentence in (({}, "does not say"), ({"objects": [{"name": "bracket"}]}, "bracket")):
         file = save_model(AQuaMaM(TINY), tmp_path / "tiny.safetensors", {"data": data})

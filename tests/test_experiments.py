@@ -3,8 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -175,29 +173,6 @@ def test_the_papers_schedule_halves_on_plateaus_and_stops_at_the_second_idle_one
     assert fit.optimizer.param_groups[0]["lr"] == PAPER.lr / 8
 
 
-@pytest.mark.parametrize("config", [FAST, replace(FAST, decay="cosine")], ids=lambda config: config.decay)
-def test_a_schedule_warms_up_and_decays(config):
-    rates = [config.rate(i / 1000) / config.lr for i in range(1001)]
-    assert max(rates) == pytest.approx(rates[100], rel=0.03) == pytest.approx(1, rel=0.03)
-    assert rates[-1] == pytest.approx(0.01)
-    assert all(a < b for a, b in pairwise(rates[:101]))
-    assert all(a > b for a, b in pairwise(rates[100:]))
-
-
-def test_fits_keep_to_their_device(pairs, monkeypatch):
-    """No GPU is needed to see it: tensors without data on the device "meta" refuse to meet others."""
-    import torch.distributed.tensor  # optimisers import it, and it needs the Generator that is replaced below
-
-    monkeypatch.setattr(torch.Tensor, "unique", lambda t, return_inverse: (t, torch.arange(len(t), device=t.device)))
-    monkeypatch.setattr(torch, "Generator", lambda device: SimpleNamespace(manual_seed=lambda seed: None))
-    for name in ("baselines.ipdf", "posterior.distribution"):  # its checks read the data
-        monkeypatch.setattr(f"aquamam.{name}.as_unit_quat", lambda q: q.double())
-    for model in (make(replace(TINY, chart="atlas", density="cells")), IPDF(TINY_IPDF), AQuaMaMMoG(TINY_MOG)):
-        loss = Fit(model, pairs, FAST, device="meta").loss(pairs, 0)
-        loss.backward()
-        assert loss.device.type == "meta"
-
-
 # --- judging samples --------------------------------------------------------------------------------------------------
 
 
@@ -209,14 +184,6 @@ def test_samples_of_a_learned_model_match_the_truth(learned, pairs):
     assert judged["wrong_sentences"] < 30
     assert judged["mean_distance_deg"] < 3.5  # the first rotation is near 180 degrees, where cells are wide
     assert all(row["p_value"] > 1e-3 for row in judged["viewpoints"])
-
-
-def test_samples_of_any_posterior_follow_the_hierarchical_model(pairs):
-    torch.manual_seed(0)
-    drawn = samples.draw(IPDF(TINY_IPDF).eval()(torch.arange(6)), pairs, 600, seed=3)
-    assert len(drawn.q) == len(drawn.category) == 600
-    assert np.all(np.abs(drawn.category.bincount(minlength=6).numpy() - 100) < 45)
-    assert drawn.wrong is None
 
 
 def test_perfect_samples_are_judged_perfect(pairs):

@@ -4,13 +4,15 @@ import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import trimesh
 from browsers import DESKTOP, PHONE, Visit
-from parts import box, joined, moved
+from parts import box, joined, moved, polygon, prism
 from PIL import Image
 from refusals import refused
 from scipy.spatial.transform import Rotation
@@ -19,7 +21,6 @@ import aquamam
 from aquamam.cli.main import main
 from aquamam.data import PhotoDataset, RenderedDataset
 from aquamam.fit import pipeline as fitting
-from aquamam.fit.judgement import CURVE, listed_kinds
 from aquamam.fit.part import check_part, fresh_renders, open_part, placed
 from aquamam.fit.stages import Stages
 from aquamam.geometry.rotations import multiply, rotvec_to_quat
@@ -44,13 +45,9 @@ TINY = [
 ]  # fmt: skip
 
 
-def stl(mesh: Mesh) -> str:
-    """A mesh as an .stl file."""
-    lines = ["solid part"]
-    for corners in mesh.vertices[mesh.faces]:
-        vertices = "\n".join("vertex " + " ".join(f"{x:.17g}" for x in corner) for corner in corners)
-        lines.append(f"facet normal 0 0 0\nouter loop\n{vertices}\nendloop\nendfacet")
-    return "\n".join([*lines, "endsolid part", ""])
+def write_stl(mesh: Mesh, path: Path) -> Path:
+    trimesh.Trimesh(mesh.vertices, mesh.faces, process=False).export(path)
+    return path
 
 
 def symmetries(found=NONE, centre=(0.0, 0.0, 0.0)) -> Symmetries:
@@ -67,8 +64,8 @@ def forbidden(*_, **__):
 def fitted(tmp_path_factory):
     """A fitted brick in millimetres, far from its file's origin: too short a time first, then a kill, then the rest."""
     folder = tmp_path_factory.mktemp("fit")
-    file, out = folder / "brick.stl", folder / "brick"
-    file.write_text(stl(moved(box(1, 1.5, 2.2), Rotation.identity(), (120.0, -40.0, 20.0), 40.0)))
+    brick, out = moved(box(1, 1.5, 2.2), Rotation.identity(), (120.0, -40.0, 20.0), 40.0), folder / "brick"
+    file = write_stl(brick, folder / "brick.stl")
     command = ["fit", str(file), "--out", str(out), *TINY]
     with pytest.MonkeyPatch.context() as patch:
         assert main(command) == 2
@@ -80,8 +77,7 @@ def fitted(tmp_path_factory):
             kill.setattr(fitting, "calibrate", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
             assert main(command) == 130
         assert not (out / "model.safetensors").exists()
-        for done in ("temper",):
-            patch.setattr(fitting, done, forbidden)
+        patch.setattr(fitting, "temper", forbidden)
         assert main(command) == 0
         patch.setattr(fitting, "calibrate", forbidden)
         patch.setattr(fitting, "judge", forbidden)
@@ -207,8 +203,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_odd_meshes_are_placed_and_seen(name, tmp_path):
-    (tmp_path / "odd.stl").write_text(stl(BAD[name]))
-    mesh, centre, scale = placed(open_part(str(tmp_path / "odd.stl")), symmetries())
+    mesh, centre, scale = placed(open_part(str(write_stl(BAD[name], tmp_path / "odd.stl"))), symmetries())
     assert mesh.radius == pytest.approx(FIT_RADIUS)
     check_part(mesh, symmetries(), 32)
     own = BAD[name].vertices[np.unique(BAD[name].faces)]
@@ -217,45 +212,19 @@ def test_odd_meshes_are_placed_and_seen(name, tmp_path):
     assert read_mesh(tmp_path / "mesh.npz").hash == mesh.hash
 
 
-@pytest.mark.parametrize(
-    ("name", "counts", "kinds"), [("die", [1, 2, 4], ["1", "2", "4"]), ("cylO", [1, 30], ["1", CURVE])]
-)
-def test_painted_parts_know_the_class_of_each_image(name, counts, kinds):
-    part = solid(name)
-    data = RenderedDataset(part.mesh, RenderSettings(size=32), length=4, lookalikes=True)
-    assert listed_kinds(torch.tensor(counts), data).tolist() == kinds
-    assert listed_kinds(torch.tensor(counts), RenderedDataset(part.mesh, RenderSettings(size=32), length=4)) is None
-
-
-def test_which_side_of_a_face_is_out_does_not_change_the_pictures(tmp_path):
-    turns = Rotation.random(6, random_state=0).as_matrix()
-    pictures = [render(BAD[name], turns, RenderSettings(size=32)) for name in ("inside out", "half inside out")]
-    for picture in pictures:
-        assert np.array_equal(picture, render(BRICK, turns, RenderSettings(size=32)))
-
-
 def test_parts_that_no_picture_tells_about_are_refused(tmp_path):
     far = joined(box(1, 1, 1), box(1, 1, 1, at=(3000.0, 0, 0)))
     mesh, _, _ = placed(far, symmetries())
     refused(r"fills 0\.\d of the 64 x 64 pixels", check_part, mesh, symmetries(), 64)
     refused("nothing to learn", check_part, BRICK, symmetries(SPHERE), 64)
-    for text, sentence in (
-        ("solid a\nendsolid a\n", "triangle"),
-        (stl(replace(BRICK, vertices=0 * BRICK.vertices)), "area"),
-    ):
-        (tmp_path / "bad.stl").write_text(text)
-        refused(sentence, open_part, str(tmp_path / "bad.stl"))
+    flat = write_stl(replace(BRICK, vertices=0 * BRICK.vertices), tmp_path / "bad.stl")
+    refused("area", open_part, str(flat))
+    flat.write_text("solid a\nendsolid a\n")
+    refused("triangle", open_part, str(flat))
 
 
 def test_symmetric_parts_turn_about_the_centre_of_their_symmetries():
-    # a triangle's box has another middle than the triangle
-    corners = np.array(
-        [(math.cos(a), math.sin(a), z) for z in (-0.3, 0.3) for a in (0, 2 * math.pi / 3, 4 * math.pi / 3)]
-    )
-    wedge = Mesh(
-        vertices=corners,
-        faces=np.array([(0, 2, 1), (3, 4, 5), (0, 1, 4), (0, 4, 3), (1, 2, 5), (1, 5, 4), (2, 0, 3), (2, 3, 5)]),
-    )
+    wedge = prism(polygon(3), 0.6)  # a triangle's box has another middle than the triangle
     group = SymmetryGroup.cyclic(3, (0.0, 0.0, 1.0))
     mesh, centre, _ = placed(wedge, symmetries(replace(NONE, name="C3", group=group)))
     assert centre == [0.0, 0.0, 0.0]

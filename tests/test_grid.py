@@ -9,7 +9,6 @@ import torch
 from scipy.spatial.transform import Rotation
 from scipy.stats import chi2
 
-from aquamam.errors import InputError
 from aquamam.geometry import grid
 from aquamam.geometry import rotations as rot
 
@@ -99,19 +98,3 @@ def test_chunks_are_the_grid_in_order_and_the_finest_grid_needs_no_memory():
     assert torch.equal(torch.cat(chunks), grid.so3_grid(2, dtype=torch.float32))
     first = next(iter(grid.so3_grid_chunks(12, chunk=7)))
     assert torch.equal(first, grid.grid_points(torch.arange(7), 12))
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: grid.grid_size(-1), "grid level"),
-        (lambda: grid.grid_size(13), "grid level"),
-        (lambda: grid.grid_size(True), "grid level"),
-        (lambda: grid.so3_grid(7), "so3_grid_chunks"),
-        (lambda: grid.random_in_cell(torch.tensor([72]), 0), r"\[0, 72\)"),
-        (lambda: grid.grid_points(torch.tensor([-1]), 0), r"\[0, 72\)"),
-    ],
-)
-def test_bad_requests_are_refused(make, words):
-    with pytest.raises(InputError, match=words):
-        make()

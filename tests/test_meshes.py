@@ -164,16 +164,6 @@ def test_parts_of_a_scene_stand_in_their_places(tmp_path):
     assert len(mesh.faces) == 24
 
 
-def test_a_large_mesh_loads_and_renders(tmp_path):
-    trimesh.creation.icosphere(5, 3.0).export(tmp_path / "ball.stl")
-    mesh = load_mesh(tmp_path / "ball.stl")
-    assert (len(mesh.faces), len(mesh.vertices)) == (20_480, 10_242)
-    assert np.allclose(np.linalg.norm(mesh.vertices, axis=1), FIT_RADIUS, atol=1e-5)
-    covered = render(mesh, np.eye(3), SMALL, alpha=True)[..., 3] > 0
-    reach = FIT_RADIUS / np.sqrt(64 - FIT_RADIUS**2) / np.tan(np.radians(26.98) / 2) * 32
-    assert covered.sum() == pytest.approx(np.pi * reach**2, rel=0.05)
-
-
 # --- where it stands --------------------------------------------------------------------------------------------------
 
 
@@ -291,16 +281,3 @@ def test_a_bad_choice_is_told(wedge):
     refused("up must be one of x, y, z", load_mesh, wedge, up="w")
     for scale in ("big", 0, -1.0, float("nan")):
         refused("scale must be", load_mesh, wedge, scale=scale)
-
-
-def test_arrays_that_are_no_mesh_are_refused():
-    vertices, faces = np.eye(3), np.array([(0, 1, 2)])
-    for arrays, says in (
-        ({"faces": np.zeros((0, 3), int)}, "at least one triangle"),
-        ({"vertices": np.full((3, 3), np.inf)}, "finite"),
-        ({"faces": np.array([(0, 1, 3)])}, "must name vertices 0 to 2"),
-        ({"faces": np.array([(0, 1, -1)])}, "must name vertices 0 to 2"),
-        ({"uv": np.zeros((1, 3, 2))}, "come together"),
-        ({"uv": np.full((1, 3, 2), np.nan), "texture": np.zeros((2, 2, 3), np.uint8)}, "uv must be finite"),
-    ):
-        refused(says, Mesh, **{"vertices": vertices, "faces": faces, **arrays})

@@ -13,16 +13,14 @@ from PIL import Image
 from refusals import refused
 from tables import table_posterior
 
-from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
-from aquamam.geometry.rotations import LOG_UNIFORM, multiply, random_quat, rotate, rotvec_to_quat
-from aquamam.plotting import THEMES, ball, density_colours, known_object, make_cloud, marginals, mollweide, save
+from aquamam.geometry.rotations import multiply, random_quat, rotate, rotvec_to_quat
+from aquamam.plotting import THEMES, ball, known_object, make_cloud, marginals, mollweide, save
 from aquamam.plotting.cloud import SAMPLE, TRUTH, UNIFORM, Cloud
 from aquamam.plotting.curves import learning_curve, read_log
 from aquamam.plotting.marginals import conditionals
 from aquamam.plotting.mollweide import directions
 from aquamam.plotting.style import density_map
-from aquamam.rendering.known import axes_picture
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
 
@@ -70,28 +68,6 @@ def test_a_seed_gives_one_cloud_and_the_same_uniform_rotations_for_every_image()
     assert np.array_equal(a.q[50:], other.q[50:])
 
 
-def test_annotated_points_show_the_truth_every_mode_and_something_unlikely(cloud):
-    chosen = cloud.annotated(6)
-    assert chosen[0] == 0
-    assert len(set(chosen)) == len(chosen) == 5  # the truth stands for one of the four modes
-    at_truth = int(np.argmax([abs(mode.quaternion[3]) for mode in cloud.modes]))
-    assert {int(m) for m in cloud.mode[chosen[1:-1]]} == set(range(4)) - {at_truth}
-    assert cloud.source[chosen[-1]] == UNIFORM
-
-
-def test_a_curve_is_annotated_along_its_length():
-    cloud = make_cloud(cylinder(), uniform=0, generator=seeded())
-    chosen = cloud.annotated(6)
-    apart = np.rad2deg(2 * np.arccos(np.clip(np.abs(cloud.q[chosen] @ cloud.q[chosen].T), 0, 1)))
-    assert len(chosen) == 6
-    assert (apart + 180 * np.eye(6)).min() > 30  # degrees
-
-
-def test_pictures_of_a_batch_are_refused():
-    for draw in (make_cloud, marginals):
-        refused("one image", draw, table_posterior(Cells("atlas", 20), batch=2))
-
-
 # --- colours ----------------------------------------------------------------------------------------------------------
 
 
@@ -104,14 +80,6 @@ def test_likelier_is_redder_and_farther_from_the_background(theme):
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     luminance = linear @ [0.2126, 0.7152, 0.0722]  # what print and colour-blind readers see
     assert (np.diff(luminance) * (-1 if theme == "light" else 1) > 0).all()
-
-
-def test_one_wild_density_does_not_pale_the_others_and_a_flat_posterior_does_not_look_likely():
-    usual = np.linspace(LOG_UNIFORM, 5, 1000)
-    assert (np.diff(density_colours(usual)[:-10, 3]) > 0).all()  # likelier is more opaque
-    assert np.allclose(density_colours(np.append(usual, 400.0))[:-1], density_colours(usual), atol=0.02)
-    flat, sharp = density_colours(np.full(5, LOG_UNIFORM)), density_colours(np.full(5, 14.0))
-    assert flat[0, 3] < 0.35 < 0.99 < sharp[0, 3]
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -132,23 +100,6 @@ def test_figures_are_written_the_same_each_time(cloud, tmp_path, ending):
     files = [save(ball(cloud), tmp_path / f"{name}.{ending}", dpi=40) for name in "ab"]
     assert files[0].read_bytes().startswith(start)
     assert files[0].read_bytes() == files[1].read_bytes()
-
-
-def test_what_cannot_be_drawn_is_told_in_one_sentence(cloud, tmp_path):
-    for rule, draw in (
-        (r"\.png, \.svg, \.pdf", lambda: save(mollweide(cloud), tmp_path / "a.docx")),
-        ("x, y or z", lambda: mollweide(cloud, axis="w")),
-        ("bins", lambda: marginals(four_fives())),
-    ):
-        with pytest.raises(InputError, match=rule):
-            draw()
-
-
-def test_mollweide_shows_direction_and_tilt():
-    vectors = torch.tensor([[0, 0, 0], [-math.pi / 2, 0, 0], [0, math.pi / 2, 0]], dtype=torch.float64)
-    longitude, latitude, tilt = directions(rotvec_to_quat(vectors).numpy(), "z")
-    assert np.allclose([longitude[0], latitude[0], tilt[0]], 0)  # z points to the viewer: the middle of the map
-    assert np.allclose([latitude[1], longitude[2]], math.pi / 2)  # up, and to the right
 
 
 @pytest.mark.parametrize("axis", "xyz")
@@ -214,21 +165,6 @@ def test_a_models_object_is_known_by_name_and_mesh():
     assert known_object(Trained("part", "x")) is None
     assert known_object(object()) is None
     assert [known_object(object(), name).axis for name in ("cylinder", "cone", "die")] == ["y", "z", "z"]
-
-
-def test_an_object_can_be_named(tmp_path):
-    assert known_object(object(), "cylinder").name == "cylinder"
-    refused("neither a file nor a solid", known_object, object(), str(tmp_path / "nothing.obj"))
-    (tmp_path / "part.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 2 3\nf 1 2 4\nf 1 3 4\nf 2 3 4\n")
-    assert known_object(object(), str(tmp_path / "part.obj")).mesh.faces.shape == (4, 3)
-
-
-def test_axes_stand_for_an_unknown_object():
-    still, rotated = axes_picture([0, 0, 0, 1], 64), axes_picture([0, 0, math.sqrt(0.5), math.sqrt(0.5)], 64)
-    red = (still[..., 0].astype(int) - still[..., 2] > 80).nonzero()
-    assert red[1].mean() > 40  # x points right
-    red = (rotated[..., 0].astype(int) - rotated[..., 2] > 80).nonzero()
-    assert red[0].mean() < 24  # and up after 90 degrees
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A distribution over poses: exact mass, Jacobian, sampler and marginal, whatever the crop's camera."""
+"""A distribution over poses: exact mass, Jacobian, sampler and marginal, whatever the crop's camera; its modes as hypotheses."""
 
 import math
 
@@ -8,12 +8,15 @@ import torch
 from networks import tiny_config
 from PIL import Image
 from refusals import refused
+from scenes import CAMERA, RADIUS, box_of, picture, pose_model
 
-from aquamam.errors import InputError
+import aquamam
 from aquamam.geometry.camera import Camera, Crop, cut, ray_rotation
-from aquamam.geometry.rotations import geodesic_angle, random_quat, rotate
+from aquamam.geometry.rotations import geodesic_angle, multiply, random_quat, rotate, rotvec_to_quat
 from aquamam.network.model import AQuaMaM
+from aquamam.network.poses import Part
 from aquamam.posterior import windows
+from aquamam.posterior.hypotheses import find_hypotheses, to_detection3d
 from aquamam.posterior.poses import Pose, PoseDistribution
 
 CONFIG = tiny_config(layers=2, pose=True)
@@ -94,11 +97,8 @@ def test_a_crop_on_the_axis_is_a_plain_crop_and_others_show_what_a_turned_camera
     picture = Image.new("RGB", (200, 160))
     picture.paste((255, 255, 255), (150, 40, 154, 44))
     crop, about = cut(picture, (130, 20, 40, 40), 64, camera)
-    pixels = torch.tensor(list(crop.getdata()), dtype=torch.float64)[:, 0].reshape(64, 64)
-    row, column = (
-        (pixels.sum(1) * torch.arange(64)).sum() / pixels.sum(),
-        (pixels.sum(0) * torch.arange(64)).sum() / pixels.sum(),
-    )
+    pixels = np.asarray(crop)[..., 0] / np.asarray(crop)[..., 0].sum()
+    row, column = (np.indices((64, 64)) * pixels).sum((1, 2))
     a = torch.tensor([(column + 0.5) / 64 - 0.5, (row + 0.5) / 64 - 0.5]) * about.side / about.focal
     ray = rotate(about.turn, torch.tensor([float(a[0]), -float(a[1]), -1.0], dtype=torch.float64))
     assert float(ray[0] / -ray[2]) == pytest.approx(52 / 300, abs=2e-3)
@@ -123,19 +123,91 @@ def test_crops_of_any_size_of_box_and_picture_are_means_of_their_pixels():
         assert cut(image, box, 16)[0].size == (16, 16)
 
 
-def test_a_camera_that_cannot_see_its_box_gets_one_clear_sentence():
-    picture = Image.new("RGB", (200, 160))
-    for focal in (1e-300, 1e-3):
-        with pytest.raises(InputError, match="less than 180 degrees"):
-            cut(picture, (10, 10, 50, 50), 16, Camera(fx=focal, fy=focal, cx=30.0, cy=30.0))
+CENTRE = torch.tensor([0.1, -0.2, 0.05], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("box", [(0, 0, 0, 5), (300, 10, 20, 20), (0, 0, math.nan, 5), (1, 2, 3)])
-def test_bad_boxes_get_one_clear_sentence(box):
-    refused("box", cut, Image.new("RGB", (200, 160)), box, 32)
+@pytest.fixture
+def drawn(generator):
+    """Two modes of 70 and 30 % about known poses, Gaussian with known covariances."""
+    modes = random_quat((2,), generator=generator, dtype=torch.float64)
+    places = torch.tensor([[0.1, 0.2, -1.0], [-0.3, 0.0, -2.0]], dtype=torch.float64)
+    which = (torch.arange(2000) >= 1400).long()
+    noise = torch.randn(2000, 6, generator=generator, dtype=torch.float64)
+    spread = torch.tensor([0.01, 0.02, 0.1, 0.03, 0.06, 0.04], dtype=torch.float64)
+    noise = noise * spread
+    noise[:, 5] += 0.4 * noise[:, 0]  # x and the rotation about z go together
+    q = multiply(rotvec_to_quat(noise[:, 3:]), modes[which])
+    t = places[which] + noise[:, :3] - rotate(q, CENTRE)
+    truth = torch.diag(spread.square())
+    truth[5, 5] += 0.4**2 * truth[0, 0]
+    truth[0, 5] = truth[5, 0] = 0.4 * truth[0, 0]
+    return q, t, modes, places, truth
 
 
-@pytest.mark.parametrize("values", [(0.0, 300.0, 1.0, 1.0), (300.0, math.inf, 1.0, 1.0)])
-def test_bad_cameras_get_one_clear_sentence(values):
-    with pytest.raises(InputError, match="camera"):
-        Camera(**dict(zip(("fx", "fy", "cx", "cy"), values)))
+def test_each_mode_is_a_hypothesis_with_its_share_pose_and_covariance(drawn):
+    q, t, modes, places, truth = drawn
+    found = find_hypotheses(q, t, CENTRE)
+    assert [one.score for one in found] == pytest.approx([0.7, 0.3], abs=0.01)
+    for one, mode, place in zip(found, modes, places):
+        turned = torch.tensor(one.quaternion, dtype=torch.float64)
+        assert float(geodesic_angle(turned, mode)) < 0.05
+        centre = torch.tensor(one.translation, dtype=torch.float64) + rotate(turned, CENTRE)
+        assert centre.tolist() == pytest.approx(place.tolist(), abs=0.01)
+        assert one.kind == "point"
+    # about the part's centre the covariance is the one that was drawn from
+    plain = find_hypotheses(q, t + rotate(q, CENTRE), torch.zeros(3, dtype=torch.float64))[0]
+    np.testing.assert_allclose(plain.covariance, truth, atol=5e-4)
+    assert plain.covariance[0, 5] == pytest.approx(float(truth[0, 5]), rel=0.4)
+
+
+def test_frames_differ_by_half_a_revolution_about_x_and_covariances_go_along(drawn):
+    q, t, *_ = drawn
+    one = find_hypotheses(q, t, CENTRE)[0]
+    other = one.to_frame("opencv")
+    flip = np.diag([1.0, -1.0, -1.0])
+    np.testing.assert_allclose(other.matrix, flip @ one.matrix, atol=1e-9)
+    np.testing.assert_allclose(other.translation, flip @ one.translation)
+    both = np.kron(np.eye(2), flip)
+    np.testing.assert_allclose(other.covariance, both @ one.covariance @ both)
+    assert other.to_frame("opengl").translation == one.translation
+    assert other.frame == other.to_dict()["frame"] == "opencv"
+    refused("opengl or opencv", one.to_frame, "ros")
+
+
+def test_the_ros_message_has_the_optical_frame_metres_and_the_best_score_first(drawn):
+    q, t, *_ = drawn
+    found = find_hypotheses(q, 1000 * t, 1000 * CENTRE)  # in millimetres
+    message = to_detection3d(
+        [found[::-1], []], "camera_optical_frame", class_ids=["die", "cup"], metres=0.001, radius=50.0, stamp=(12, 34)
+    )
+    assert message["header"] == {"stamp": {"sec": 12, "nanosec": 34}, "frame_id": "camera_optical_frame"}
+    first, second = message["detections"]
+    assert [r["hypothesis"]["score"] for r in first["results"]] == [found[0].score, found[1].score]
+    assert first["results"][0]["hypothesis"]["class_id"] == "die"
+    best, optical = first["results"][0]["pose"], found[0].to_frame("opencv")
+    assert list(best["pose"]["position"].values()) == pytest.approx([x / 1000 for x in optical.translation])
+    assert best["pose"]["position"]["z"] > 0  # before the camera
+    assert tuple(best["pose"]["orientation"].values()) == optical.quaternion
+    assert best["covariance"][0] == pytest.approx(optical.covariance[0, 0] * 1e-6)
+    assert best["covariance"][3] == pytest.approx(optical.covariance[0, 3] * 1e-3)
+    assert best["covariance"][35] == pytest.approx(optical.covariance[5, 5])
+    assert len(best["covariance"]) == 36
+    assert first["bbox"] == {"center": best["pose"], "size": {"x": 0.1, "y": 0.1, "z": 0.1}}
+    assert second["results"] == []
+
+
+def test_poses_of_boxes_are_the_crops_posteriors():
+    model, t = pose_model(), np.array([1.5, -0.8, -20.0])
+    image = Image.fromarray(picture(np.eye(3), t))
+    box = box_of(np.asarray(image))
+    found = aquamam.poses(model, image, [box, [20, 10, 40, 30]], CAMERA)
+    assert tuple(found.batch_shape) == (2,)
+    alone = aquamam.poses(model, [image], box, [CAMERA])
+    torch.testing.assert_close(alone.mode.translation[0], found.mode.translation[0], atol=1e-4, rtol=1e-4)
+    drawn = found.sample(20, generator=torch.Generator().manual_seed(0))
+    assert bool((drawn.translation[..., 2] < 0).all())
+    twice = aquamam.poses(model, image, box, CAMERA, part=Part(radius=2 * RADIUS))
+    torch.testing.assert_close(twice.mode.translation, 2 * alone.mode.translation, atol=1e-4, rtol=1e-4)
+    hypotheses = found.hypotheses(200, generator=torch.Generator().manual_seed(0))
+    assert len(hypotheses) == 2
+    assert all(0 < one.score <= 1 for of_one in hypotheses for one in of_one)

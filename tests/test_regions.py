@@ -1,4 +1,5 @@
-"""Regions hold the truth as often as they promise, also when the model behind them is wrong about itself."""
+"""What is fitted after training: regions hold the truth as often as they promise, also when the model behind them is wrong
+about itself; temperatures raise the likelihood and change no prediction; typicality tells images unlike those of training."""
 
 import math
 
@@ -7,23 +8,26 @@ import pytest
 import torch
 from binghams import bingham_posterior, cylinder, four_fives, turns
 from networks import tiny_model
-from refusals import refused
+from scipy.stats import kstest
 from synthetic import KnownMixture
 from tables import table_posterior
 from torch import nn
+from train_tiny import MODEL
 
 from aquamam.baselines.bingham import BinghamMixture
 from aquamam.checkpoints.checkpoint import load, save_model
+from aquamam.data import PhotoDataset
 from aquamam.data.renders import RenderedDataset
-from aquamam.errors import InputError
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import random_quat, rotvec_to_quat
-from aquamam.network.model import RotationModel
+from aquamam.network.model import AQuaMaM, RotationModel
 from aquamam.posterior.calibration import Calibration, ConformalScores
-from aquamam.posterior.regions import density_pit, find_region, score_threshold
+from aquamam.posterior.regions import density_pit, score_threshold
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
 from aquamam.training.calibrate import calibrate
+from aquamam.training.temperature import temper
+from aquamam.training.typicality import find_typicality
 
 KAPPA = 4.0
 
@@ -181,14 +185,56 @@ def test_a_calibration_survives_its_dictionary():
     assert Calibration.from_dict(calibration.to_dict()) == calibration
     assert Calibration.from_dict({}) == Calibration()
     assert scores.mass(0.6, torch.tensor([-4.0, -2.0])).tolist() == [0.5, 0.9]
-    for broken in ({}, {"samples": 0, "scores": [[0.1]]}, {"samples": 9, "scores": [[0.1], [0.2]], "edges": []}):
-        refused("calibrat", ConformalScores.from_dict, broken)
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [({"level": 1.5}, "between 0 and 1"), ({"samples": 3}, "20 samples"), ({"largest": 0.0}, "share of all rotations")],
-)
-def test_what_cannot_be_asked_is_said(options, why):
-    with pytest.raises(InputError, match=why):
-        find_region(four_fives(), **options)
+class Redrawn(KnownMixture):
+    """Rotations drawn from a model instead of the truth."""
+
+    def __init__(self, model: AQuaMaM, length: int):
+        super().__init__(split="valid", length=length)
+        images = KnownMixture(length=length).batch(range(length)).images
+        with torch.no_grad():
+            self.drawn = model(images).sample(generator=torch.Generator().manual_seed(1)).double().numpy()
+
+    def rotations(self, i: int) -> np.ndarray:
+        return self.drawn[i, None]
+
+
+def test_temperatures_that_were_put_in_are_taken_out(tmp_path):
+    """Labels drawn from the model itself: whatever its temperatures are changed to, tempering finds the way back."""
+    torch.manual_seed(0)
+    model = AQuaMaM(MODEL).eval()
+    with torch.no_grad():
+        for head in (model.head, model.first_head):
+            head.weight.mul_(12)
+    data = Redrawn(model, length=1500)
+    images = data.batch(range(50)).images
+    with torch.no_grad():
+        predictions = model(images).mode
+    model.calibration = Calibration(temperatures=(0.5, 1.6, 0.6))
+    temper(model, data, 1500)
+    assert model.calibration.temperatures[:3] == pytest.approx((1, 1, 1), abs=0.12)
+    assert temper(model, data, 1500) == pytest.approx((1, 1, 1), abs=1e-3)
+    save_model(model, tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    assert again.calibration == model.calibration
+    with torch.no_grad():
+        assert torch.equal(again(images).mode, predictions)
+
+
+def test_p_values_are_uniform_for_images_like_the_held_out_ones_and_small_for_others():
+    model = tiny_model(bins=16, stem=(8, 16), hidden=32)
+    find_typicality(model, PhotoDataset(solid("die"), 16, split="calibration", length=600))
+    model.calibration = Calibration.from_dict(model.calibration.to_dict())  # as it is after a journey through a file
+    images = PhotoDataset(solid("die"), 16, split="test", length=400).batch(range(400)).images
+    with torch.no_grad():
+        p = model(images).typicality
+        odd = model((torch.arange(16) % 2 * 255).byte().expand(4, 3, 16, 16))
+    assert p is not None
+    assert kstest(p.numpy(), "uniform").statistic < 0.1  # 400 images against 300: two standard errors are 0.1
+    assert odd.typicality.max() < 0.02
+    assert odd.region(0.9, samples=40, calibration=False).abstain.all()
+
+
+def test_models_without_held_out_images_know_no_typicality():
+    assert tiny_model()(torch.zeros(2, 3, 16, 16)).typicality is None

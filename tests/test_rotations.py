@@ -9,10 +9,8 @@ import roma
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refused
 from scipy.spatial.transform import Rotation
 
-from aquamam.errors import InputError
 from aquamam.geometry import rotations as rot
 
 CONVENTIONS = ["".join(p) for p in itertools.permutations("xyz")]
@@ -94,33 +92,6 @@ def test_rounded_rotations_are_accepted_and_made_exact():
     assert rot.as_rotation_matrix(torch.zeros(0, 3, 3)).shape == (0, 3, 3)
 
 
-@pytest.mark.parametrize(
-    ("check", "value", "words"),
-    [
-        (rot.as_unit_quat, torch.zeros(4), "zero quaternion"),
-        (rot.as_unit_quat, torch.full((2, 4), float("nan")), "finite"),
-        (rot.as_unit_quat, torch.tensor([0.0, 0.0, 0.0, float("inf")]), "finite"),
-        (rot.as_unit_quat, torch.tensor([0.0, 0.0, 0.0, 1.01]), "norm 1.01"),
-        (rot.as_unit_quat, torch.ones(3, 3), "last axis of 4"),
-        (rot.as_unit_quat, torch.tensor(1.0), "last axis of 4"),
-        (rot.as_unit_quat, torch.tensor([0, 0, 0, 1]), "floating"),
-        (rot.as_unit_quat, "north", "array of numbers"),
-        (rot.as_unit_quat, [[0.0, 0.0, 0.0, 1.0], [1.0]], "array of numbers"),
-        (rot.as_unit_quat, [True, False, False, False], "floating"),
-        (rot.as_rotation_matrix, torch.diag(torch.tensor([1.0, 1.0, -1.0])), "reflection"),
-        (rot.as_rotation_matrix, 2 * torch.eye(3), "orthogonal"),
-        (rot.as_rotation_matrix, torch.full((3, 3), float("nan")), "finite"),
-        (rot.as_rotation_matrix, torch.eye(4), "3 x 3"),
-        (rot.as_rotation_matrix, torch.eye(3).long(), "floating"),
-    ],
-)
-def test_bad_rotations_are_refused_in_one_sentence(check, value, words):
-    with pytest.raises(InputError, match=words) as error:
-        check(value, name="truth")
-    assert str(error.value).startswith("truth must")
-    assert "\n" not in str(error.value)
-
-
 def test_the_uniform_density_is_known_in_all_three_measures():
     assert abs(rot.LOG_UNIFORM + 2.28946) < 1e-5
     assert rot.convert_log_density(rot.LOG_UNIFORM, to="1") == pytest.approx(0, abs=1e-15)
@@ -128,7 +99,6 @@ def test_the_uniform_density_is_known_in_all_three_measures():
     log_p = torch.linspace(-3, 20, 7)
     there = rot.convert_log_density(log_p, to="8pi2")
     assert torch.allclose(rot.convert_log_density(there, to="pi2", from_="8pi2"), log_p)
-    refused("pi2", rot.convert_log_density, 0.0, to="4pi")
 
 
 # --- the group --------------------------------------------------------------------------------------------------------
@@ -197,7 +167,6 @@ def test_chordal_mean_agrees_with_scipy_and_ignores_signs():
         mean = rot.chordal_mean(q * signs, w)
         expected = [Rotation.from_quat(q[b]).mean(None if w is None else w[b]).as_quat() for b in range(4)]
         assert same(mean, torch.tensor(np.array(expected)), 1e-10)
-    refused("at least one", rot.chordal_mean, torch.zeros(0, 4))
 
 
 # --- conversions ------------------------------------------------------------------------------------------------------
@@ -251,15 +220,10 @@ def test_gimbal_lock_loses_no_rotation(convention, dtype):
     assert same(rot.euler_to_quat(rot.quat_to_euler(near, convention), convention), near, TOLERANCE[dtype])
 
 
-def test_euler_conventions_of_one_and_two_letters_and_their_errors():
+def test_euler_conventions_may_have_one_or_two_letters():
     angles = torch.tensor([0.3, -1.0]).double()
     assert np.allclose(rot.euler_to_quat(angles, "ZX"), Rotation.from_euler("ZX", angles.numpy()).as_quat())
     assert np.allclose(rot.euler_to_quat(angles[:1], "y"), Rotation.from_euler("y", 0.3).as_quat())
-    for bad in ("xYz", "xx", "abc", "", "xyzx"):
-        refused("convention", rot.euler_to_quat, angles, bad)
-    for bad in ("xy", "zxz"):
-        refused("convention", rot.quat_to_euler, haar(), bad)
-    refused("3 angles", rot.euler_to_quat, angles, "xyz")
 
 
 def test_camera_conversion_moves_every_point_to_the_flipped_camera_axes():

@@ -7,14 +7,12 @@ import io
 import itertools
 import json
 import re
-import struct
 import threading
-import zlib
 
 import pytest
 import torch
+from attacks.makers import png
 from PIL import Image
-from refusals import refused
 from scenes import CAMERA, pose_model
 from services import PNG, SIZE, InProcess, base64_of, encoded, picture, tiny_model
 
@@ -24,9 +22,9 @@ from aquamam.errors import InputError
 from aquamam.network.model import RotationModel
 from aquamam.network.poses import look
 from aquamam.serving import schemas
-from aquamam.serving.app import ROUTES, create_app
+from aquamam.serving.app import ROUTES
 from aquamam.serving.batcher import Batcher, Encoded, Job
-from aquamam.serving.gate import Limits, Refusal
+from aquamam.serving.gate import Limits
 from benchmarks.bad_requests import bad_requests
 
 NOTHING = torch.zeros(3, SIZE, SIZE, dtype=torch.uint8)
@@ -191,31 +189,7 @@ def test_what_fails_for_one_does_not_fail_for_the_others():
     batcher.close()
 
 
-def test_closing_answers_what_is_queued_and_takes_nothing_more():
-    batcher = Batcher()
-    jobs = [Job(model=tiny_model(), image=NOTHING, work=lambda e, i: e.plain[i]) for _ in range(5)]
-    for job in jobs:
-        batcher.submit(job)
-    batcher.close()
-    assert all(job.future.result(0) for job in jobs)
-    assert not batcher.thread.is_alive()
-    with pytest.raises(Refusal, match="shutting down"):
-        batcher.submit(jobs[0])
-
-
 # --- limits -------------------------------------------------------------------------------------------------------------
-
-
-def bomb(width: int, height: int) -> bytes:
-    """A small PNG file that unpacks to width x height."""
-
-    def chunk(name: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    row = b"\0" + bytes((width + 7) // 8)
-    parts = {b"IHDR": header, b"IDAT": zlib.compress(row * height, 9), b"IEND": b""}
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(name, data) for name, data in parts.items())
 
 
 IMAGE = {"image": base64_of(PNG)}
@@ -224,8 +198,7 @@ IMAGE = {"image": base64_of(PNG)}
 @pytest.mark.parametrize(
     ("status", "words", "path", "fields"),
     [
-        (413, "pixels", "predict", {"image": base64_of(bomb(5000, 5000))}),
-        (413, "pixels", "predict", {"image": base64_of(bomb(20_000, 20_000))}),
+        (413, "pixels", "predict", {"image": base64_of(png(5000, 5000))}),
         (415, "known kind", "predict", {"image": base64_of(b"%!PS-Adobe-3.0 EPSF-3.0\n")}),
         (422, "decoded", "predict", {"image": base64_of(PNG[: len(PNG) // 2])}),
         (422, "base64", "predict", {"image": "?"}),
@@ -336,12 +309,6 @@ def test_a_fault_of_the_service_is_a_500_without_a_stack_trace(caplog):
         assert response.headers["x-request-id"] in response.json()["detail"]
         assert "secret of the service" in caplog.text  # the log has it
         service.ask("/v1/predict", model="tiny")
-
-
-def test_models_that_cannot_be_served_are_told_at_the_start():
-    refused("categories", create_app, {"toy": tiny_model(embedding="category", tokens=4)})
-    refused("at least one model", create_app, {})
-    refused("queue must be positive", Limits, queue=0)
 
 
 COUNT = 1000  # benchmarks/serving.py sends ten times as many, through a socket

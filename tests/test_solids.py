@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 import trimesh
-from refusals import refused
 from scipy.ndimage import label
 from scipy.spatial.transform import Rotation
 
@@ -69,13 +68,6 @@ def test_a_mark_breaks_exactly_the_symmetries_that_move_it(marked, plain):
     assert (difference(plain, q, whole) < 0.02).all()
 
 
-def test_the_marks_on_the_sphere_are_all_that_shows_its_rotation():
-    seen = render(solid("sphereX").mesh, rotations(60, seed=4), SMALL).astype(int)
-    plain = seen[np.argsort(-seen.min((1, 2, 3)))[:10]]  # those that turn the marks away
-    assert np.abs(plain - plain[0]).max(-1).mean() < 0.05
-    assert (np.abs(seen - plain[0]).max(-1).mean((1, 2)) > 1).sum() > 20
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_faces_look_outwards_and_no_rotation_leaves_the_view(name):
     corners = solid(name).mesh.vertices[solid(name).mesh.faces]
@@ -91,8 +83,6 @@ def test_an_object_is_a_solid_or_a_file(tmp_path):
     assert open_object("die") is solid("die")
     trimesh.Trimesh(solid("tet").mesh.vertices, solid("tet").mesh.faces).export(tmp_path / "part.stl")
     assert mesh_of(open_object(str(tmp_path / "part.stl"))).name == "part"
-    refused(r"'dice' is neither a file nor a solid; the solids are die, cylinder, tet", open_object, "dice")
-    refused(r"die, cylinder, tet, .*got 'dice'", solid, "dice")
 
 
 # --- the die ----------------------------------------------------------------------------------------------------------
@@ -119,18 +109,3 @@ def test_the_die_is_right_handed_and_five_faces_the_camera():
 def test_every_face_shows_its_number_of_pips_at_64_pixels():
     images = render(solid("die").mesh, FACE_ALIGNED, SMALL)
     assert [pips(image) for image in images] == [number_towards(R, (0, 0, 1)) for R in FACE_ALIGNED]
-
-
-def test_three_visible_faces_show_the_sum_of_their_pips():
-    tilt = Rotation.from_euler("xy", [38, -40], degrees=True).as_matrix()  # front, top and right are all in view
-    images = render(solid("die").mesh, tilt @ FACE_ALIGNED, RenderSettings(size=160, ambient=1, diffuse=0.0))
-    sides = ((0, 0, 1), (0, 1, 0), (1, 0, 0))
-    sums = [sum(number_towards(R, side) for side in sides) for R in FACE_ALIGNED]
-    assert [pips(image) for image in images] == sums
-
-
-@pytest.mark.parametrize(("number", "alike"), [(1, 4), (2, 2), (3, 2), (4, 4), (5, 4), (6, 2)])
-def test_a_face_alone_has_as_many_equivalents_as_its_pattern(number, alike):
-    facing = np.stack([R for R in FACE_ALIGNED if number_towards(R, (0, 0, 1)) == number])
-    images = render(solid("die").mesh, facing, SMALL).astype(int)
-    assert (np.abs(images - images[0]).max(-1).mean((1, 2)) < 0.05).sum() == alike

@@ -1,4 +1,4 @@
-"""Training never loses work, is the same on one process and on two, and learns what is true."""
+"""Training never loses work, is the same on one process and on two, and learns what is true; Muon and pyramids of heads."""
 
 import json
 import random
@@ -14,6 +14,7 @@ import torch
 from networks import tiny_config
 from refusals import refused
 from synthetic import KnownMixture
+from torch import nn
 from train_tiny import MODEL, tiny_trainer
 
 from aquamam.checkpoints.checkpoint import load, load_tensors
@@ -24,6 +25,8 @@ from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import AQuaMaM
 from aquamam.posterior.calibration import Calibration, ConformalScores
 from aquamam.training.config import PAPER, TrainConfig
+from aquamam.training.optim import Muon, orthogonalise
+from aquamam.training.pyramid import add_pyramids, folded
 from aquamam.training.trainer import TrainingStopped
 
 HERE = Path(__file__).parent
@@ -121,26 +124,14 @@ def test_it_learns_a_known_distribution(tmp_path):
     assert gap.mean() > -4 * gap.std() / 2000**0.5
 
 
-def test_true_density_of_the_synthetic_data_integrates_to_one(generator):
-    q = random_quat((200_000,), generator=generator, dtype=torch.float64)
-    for kind in (0, 1):
-        mass = KnownMixture().log_density(q, kind).exp() * np.pi**2
-        assert abs(mass.mean() - 1) < 4 * mass.std() / 200_000**0.5
-
-
-def batch_of(rotations: torch.Tensor, counts: torch.Tensor, labels: tuple[str, ...]) -> Batch:
-    n = len(rotations)
-    images = torch.zeros(n, 3, 4, 4, dtype=torch.uint8)
-    return Batch(images=images, rotations=rotations, counts=counts, labels=labels, indices=tuple(range(n)))
-
-
 def test_labels_are_equivalent_rotations_with_weights_that_sum_to_one(generator):
     class Cans(KnownMixture):
         def symmetry(self, label):
             return SymmetryGroup.revolution((0, 1, 0), flip=True) if label == "can" else None
 
     q = random_quat((6, 1), generator=generator, dtype=torch.float64)
-    batch = batch_of(q, torch.ones(6, dtype=torch.int64), ("can", "box") * 3)
+    shown = {"images": torch.zeros(6, 3, 4, 4, dtype=torch.uint8), "indices": tuple(range(6))}
+    batch = Batch(**shown, rotations=q, counts=torch.ones(6, dtype=torch.int64), labels=("can", "box") * 3)
     drawn, weight = draw_labels(batch, Cans(), 5, seed=0, positions=np.arange(6))
     assert drawn.shape == (5, 6, 4)
     assert torch.allclose(weight.sum(0), torch.ones(6))
@@ -148,14 +139,6 @@ def test_labels_are_equivalent_rotations_with_weights_that_sum_to_one(generator)
     assert group.distance(drawn[:, ::2], q[::2, 0]).max() < 1e-6
     assert torch.allclose(drawn[:, 1::2], q[1::2, 0].expand(5, 3, 4))
     assert len(drawn[:, 0].unique(dim=0)) == 5
-
-
-def test_listed_equivalents_are_all_drawn():
-    rotations = torch.eye(4, dtype=torch.float64)[None, :3].expand(200, 3, 4)
-    batch = batch_of(rotations, torch.tensor([3, 2] * 100), ("a",) * 200)
-    drawn, _ = draw_labels(batch, KnownMixture(), 1, seed=0, positions=np.arange(200))
-    assert len(drawn[0, ::2].unique(dim=0)) == 3
-    assert len(drawn[0, 1::2].unique(dim=0)) == 2
 
 
 def test_plateau_halves_the_rate_and_stops_at_the_second_idle_halving(tmp_path, monkeypatch):
@@ -253,22 +236,11 @@ def test_unreadable_images_are_skipped_counted_and_named_and_many_stop_the_run(t
         trainer.fit()
 
 
-def test_data_and_model_must_fit(tmp_path):
+def test_data_model_and_folder_must_fit(tmp_path):
     refused("image_size=8", tiny_trainer, tmp_path, model=replace(MODEL, image_size=16))
     refused("reads categories", tiny_trainer, tmp_path, model=replace(MODEL, embedding="category"))
-
-
-def test_another_runs_folder_is_refused(tmp_path):
     tiny_trainer(tmp_path, 20).fit()
     refused(r"another run: train\.lr", tiny_trainer(tmp_path, 20, lr=1e-3).fit)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"lr": 0.0}, {"schedule": "linear"}, {"batch_size": 0}, {"warmup": 1.0}, {"clip": -1.0}, {"frozen_norms": 1.5}],
-)
-def test_bad_training_configs_get_one_clear_sentence(change):
-    refused("must", TrainConfig, **change)
 
 
 def test_schedules_start_low_end_at_zero_and_labels_end_exact_and_the_papers_is_to_the_letter():
@@ -280,3 +252,47 @@ def test_schedules_start_low_end_at_zero_and_labels_end_exact_and_the_papers_is_
     assert config.learning_rate(1.0) == pytest.approx(0, abs=1e-9)
     assert config.label_width(0.0) == 12
     assert config.label_width(0.6) == 0
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (16, 80), (80, 16)])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize(("precision", "error"), [(torch.float32, 0.05), (torch.bfloat16, 0.1)])
+def test_singular_values_become_alike_and_directions_stay(shape, size, precision, error, generator):
+    left, _ = torch.linalg.qr(torch.randn(shape[0], 16, generator=generator))
+    right, _ = torch.linalg.qr(torch.randn(shape[1], 16, generator=generator))
+    spectrum = torch.logspace(0, -1.5, 16)
+    update = orthogonalise(size * (left * spectrum) @ right.T, precision)
+    values = torch.linalg.svdvals(update)[:16]
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    inside = left.T @ update @ right  # in the gradient's own directions it is diagonal
+    assert (inside - torch.diag(inside.diagonal())).abs().max() < error
+    assert inside.diagonal().min() > 0.6
+
+
+def test_stacked_matrices_are_stepped_one_by_one(generator):
+    parts = [nn.Parameter(torch.randn(16, 16, generator=generator)) for _ in range(3)]
+    whole = nn.Parameter(torch.cat([p.detach() for p in parts]))
+    whole.stacked = 3
+    optimizer = Muon([{"params": [whole, *parts]}], lr=0.1, weight_decay=0.1)
+    for _ in range(3):
+        for part in parts:
+            part.grad = torch.randn(16, 16, generator=generator)
+        whole.grad = torch.cat([p.grad for p in parts])
+        optimizer.step()
+    assert torch.allclose(whole, torch.cat(parts), atol=1e-5)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_folding_changes_no_answer(fresh):
+    torch.manual_seed(0)
+    model = AQuaMaM(MODEL).eval()
+    images = torch.rand((2, 3, MODEL.image_size, MODEL.image_size), generator=torch.Generator().manual_seed(1))
+    before = model.posterior(images).first_log_probs().detach()
+    add_pyramids(model, fresh=fresh)
+    after = model.posterior(images).first_log_probs().detach()
+    assert torch.allclose(before, after, atol=1e-6) != fresh  # one that has learnt goes on from where it is
+    plain = folded(model)
+    assert set(plain.state_dict()) == set(AQuaMaM(MODEL).state_dict())
+    assert torch.allclose(plain.posterior(images).first_log_probs(), after, atol=1e-6)
+    assert torch.equal(model.posterior(images).first_log_probs(), after)  # the model itself goes on learning

@@ -110,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (InputError, OSError) as error:
         if os.environ.get("AQUAMAM_DEBUG"):
             raise
-        print(f"aquamam: {error}", file=sys.stderr)
+        told = f"{error.filename}: {error.strerror}." if isinstance(error, OSError) and error.filename else error
+        print(f"aquamam: {told}", file=sys.stderr)
         return 2
 
 
