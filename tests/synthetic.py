@@ -4,8 +4,40 @@ import numpy as np
 import torch
 from scipy.spatial.transform import Rotation
 
-from aquamam.data.base import Batch, RotationDataset
+from aquamam.data.base import Batch, RotationDataset, UnreadableExample
 from aquamam.data.random import uniforms
+
+
+class Listed(RotationDataset):
+    """Given rotations, (n, equivalents, 4) or a list; images say the example's number, and some cannot be read."""
+
+    kind = "listed"
+
+    def __init__(self, rotations, *, group=None, classes=("thing",), broken=(), side: int = 8):
+        self.truths, self.group, self.classes, self.broken, self.size = rotations, group, classes, broken, side
+
+    def __len__(self):
+        return len(self.truths)
+
+    def label(self, i):
+        return self.classes[i % len(self.classes)]
+
+    def image(self, i):
+        if i in self.broken:
+            raise UnreadableExample(f"image {i} cannot be read; replace it.")
+        return np.broadcast_to(np.array([*divmod(i, 256), 0], np.uint8), (self.size, self.size, 3)).copy()
+
+    def rotations(self, i):
+        return np.asarray(self.truths[i], np.float64)
+
+    def symmetry(self, label):
+        return self.group
+
+
+def numbers(images: torch.Tensor) -> torch.Tensor:
+    """Which examples of a `Listed` these are."""
+    return images[:, 0, 0, 0].long() * 256 + images[:, 1, 0, 0]
+
 
 COLOURS = ((200, 40, 40), (40, 200, 40))
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
+from synthetic import Listed, numbers
 
 from aquamam.data.augment import augmentation
-from aquamam.data.base import RotationDataset, UnreadableExample, decode_image
+from aquamam.data.base import UnreadableExample, decode_image
 from aquamam.data.renders import RenderedDataset
 from aquamam.data.stream import Stream, one_pass, prefetch
 from aquamam.rendering.render import RenderSettings
@@ -17,36 +18,18 @@ from aquamam.rendering.solids import solid
 SETTINGS = RenderSettings(size=8, supersample=1)
 
 
-class Numbers(RotationDataset):
-    """Example i is an image full of i; those in `bad` cannot be read."""
-
-    classes = ("even", "odd")
-
-    def __init__(self, length: int, bad: tuple[int, ...] = ()):
-        self.length, self.bad = length, bad
-
-    def __len__(self):
-        return self.length
-
-    def image(self, i):
-        if i in self.bad:
-            raise UnreadableExample(f"image {i} is bad.")
-        return np.full((4, 4, 3), i, np.uint8)
-
-    def rotations(self, i):
-        return np.tile([0.0, 0.0, 0.0, 1.0], (1 + i % 3, 1))
-
-    def label(self, i):
-        return self.classes[i % 2]
+def listed(length: int, bad: tuple[int, ...] = ()) -> Listed:
+    """Examples of one to three rotations."""
+    return Listed([np.tile([0.0, 0, 0, 1], (1 + i % 3, 1)) for i in range(length)], classes=("even", "odd"), broken=bad)
 
 
-def numbers(batch) -> list[int]:
-    return batch.images[:, 0, 0, 0].tolist()
+def shown(batch) -> list[int]:
+    return numbers(batch.images).tolist()
 
 
 def test_every_epoch_shows_every_example_once_over_all_ranks_and_batches_stay_full():
-    streams = [Stream(dataset=Numbers(35), batch_size=5, rank=r, world=2, seed=1) for r in range(2)]
-    seen = [i for step in range(14) for s in streams for i in numbers(s.batch(step))]
+    streams = [Stream(dataset=listed(35), batch_size=5, rank=r, world=2, seed=1) for r in range(2)]
+    seen = [i for step in range(14) for s in streams for i in shown(s.batch(step))]
     for epoch in range(4):  # three and a half steps each
         of_epoch = seen[35 * epoch : 35 * epoch + 35]
         assert sorted(of_epoch) == list(range(35))
@@ -70,21 +53,21 @@ def test_ranks_of_an_endless_stream_never_share_an_example():
 
 
 def test_unreadable_images_are_left_out_and_counted():
-    stream = Stream(dataset=Numbers(10, bad=(3, 4)), batch_size=10, augment=augmentation("mild"))
+    stream = Stream(dataset=listed(10, bad=(3, 4)), batch_size=10, augment=augmentation("mild"))
     batch = stream.batch(0)
     assert sorted(batch.indices) == [0, 1, 2, 5, 6, 7, 8, 9]
     assert len(batch.unreadable) == 2
     # The others are augmented as if nothing had happened.
-    whole = Stream(dataset=Numbers(10), batch_size=10, augment=augmentation("mild")).batch(0)
+    whole = Stream(dataset=listed(10), batch_size=10, augment=augmentation("mild")).batch(0)
     kept = [k for k, i in enumerate(whole.indices) if i not in (3, 4)]
     assert torch.equal(whole.images[kept], batch.images)
 
 
 def test_one_pass_gives_every_example_in_order():
     data = RenderedDataset(solid("die"), SETTINGS)
-    assert [numbers(b) for b in one_pass(Numbers(10), 4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert [numbers(b) for b in one_pass(Numbers(10), 4, rank=1, world=2)] == [[4, 5, 6, 7]]
-    assert [numbers(b) for b in one_pass(Numbers(10), 4, limit=5)] == [[0, 1, 2, 3], [4]]
+    assert [shown(b) for b in one_pass(listed(10), 4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [shown(b) for b in one_pass(listed(10), 4, rank=1, world=2)] == [[4, 5, 6, 7]]
+    assert [shown(b) for b in one_pass(listed(10), 4, limit=5)] == [[0, 1, 2, 3], [4]]
     assert sum(map(len, one_pass(data, 4, limit=6))) == 6
     refused("never ends", one_pass, data, 4)
     with pytest.raises(TypeError, match="no length"):
@@ -110,7 +93,7 @@ def test_prefetching_keeps_order_and_hands_on_errors():
 
 
 def test_different_numbers_of_true_rotations_are_padded_by_repeating():
-    batch = Numbers(6).batch([0, 1, 2])
+    batch = listed(6).batch([0, 1, 2])
     assert batch.rotations.shape == (3, 3, 4)
     assert batch.counts.tolist() == [1, 2, 3]
     assert batch.labels == ("even", "odd", "even")
@@ -118,26 +101,26 @@ def test_different_numbers_of_true_rotations_are_padded_by_repeating():
 
 
 def test_images_of_different_sizes_cannot_be_stacked(monkeypatch):
-    monkeypatch.setattr(Numbers, "image", lambda self, i: np.zeros((4 + i, 4, 3), np.uint8))
-    refused("one size, got 4x4 and 5x4; open the data set with a size", Numbers(4).batch, [0, 1])
+    monkeypatch.setattr(Listed, "image", lambda self, i: np.zeros((4 + i, 4, 3), np.uint8))
+    refused("one size, got 4x4 and 5x4; open the data set with a size", listed(4).batch, [0, 1])
 
 
 def test_indices_outside_are_refused():
     with pytest.raises(IndexError, match="outside a data set of 3"):
-        Numbers(3)[3]
-    assert Numbers(3)[-1].image[0, 0, 0] == 2
+        listed(3)[3]
+    assert listed(3)[-1].image[0, 0, 1] == 2
     with pytest.raises(IndexError, match="from 0"):
         RenderedDataset(solid("die"), SETTINGS)[-1]
-    assert [int(e.image[0, 0, 0]) for e in Numbers(3)] == [0, 1, 2]
+    assert [int(e.image[0, 0, 1]) for e in listed(3)] == [0, 1, 2]
 
 
 def test_impossible_streams_are_refused():
     for wrong, rule in (
         ({"batch_size": 0}, "at least 1 example"),
         ({"rank": 2, "world": 2}, "rank must be in"),
-        ({"dataset": Numbers(0)}, "empty"),
+        ({"dataset": listed(0)}, "empty"),
     ):
-        refused(rule, Stream, **{"dataset": Numbers(3), "batch_size": 2, **wrong})
+        refused(rule, Stream, **{"dataset": listed(3), "batch_size": 2, **wrong})
 
 
 def test_damaged_image_files_are_named(tmp_path):

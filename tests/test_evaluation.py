@@ -13,13 +13,12 @@ import torch
 from networks import tiny_config, tiny_model
 from PIL import Image
 from refusals import refused
-from synthetic import KnownMixture
+from synthetic import KnownMixture, Listed, numbers
 from tables import table_posterior
 
 from aquamam.baselines.classification import CellProbabilities
 from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.cli.evaluate import rendered
-from aquamam.data.base import RotationDataset, UnreadableExample
 from aquamam.data.renders import RenderedDataset
 from aquamam.evaluation import metrics
 from aquamam.evaluation.evaluate import evaluate
@@ -36,35 +35,6 @@ SIDE = 8
 TINY = tiny_config(image_size=SIDE, stem=(8,), stem_blocks=(0,))
 
 
-class Listed(RotationDataset):
-    """Given rotations (n, equivalents, 4); the first two pixels hold the example's number."""
-
-    kind = "listed"
-
-    def __init__(self, rotations, *, group=None, classes=("thing",), broken=()):
-        self._rotations, self._group, self.classes, self._broken = rotations.double().numpy(), group, classes, broken
-        self.size = SIDE
-
-    def __len__(self):
-        return len(self._rotations)
-
-    def label(self, i):
-        return self.classes[i % len(self.classes)]
-
-    def image(self, i):
-        if i in self._broken:
-            raise UnreadableExample(f"image {i} cannot be read; replace it.")
-        image = np.zeros((SIDE, SIDE, 3), np.uint8)
-        image[0, 0, :2] = divmod(i, 256)
-        return image
-
-    def rotations(self, i):
-        return self._rotations[i]
-
-    def symmetry(self, label):
-        return self._group
-
-
 class Model(RotationModel):
     """A function from the examples' numbers to a posterior, as a model."""
 
@@ -75,7 +45,7 @@ class Model(RotationModel):
         self.of, self.config = of, SimpleNamespace(image_size=SIDE)
 
     def forward(self, images):
-        return self.of(images[:, 0, 0, 0].long() * 256 + images[:, 1, 0, 0])
+        return self.of(numbers(images))
 
 
 class Around(RotationDistribution):
@@ -138,7 +108,7 @@ def test_a_model_that_is_too_sharp_or_too_flat_is_told_so(drawn, scale, verdict)
 
 
 def test_classes_have_figures_of_their_own_that_count_alike_in_their_mean(drawn):
-    data = Listed(torch.from_numpy(drawn._rotations[:101]), classes=("one", "three"))
+    data = Listed(drawn.truths[:101], classes=("one", "three"))
     evaluation = evaluate(table_model(), data, samples=5, strategies=["expected"], quiet=True)
     log_p, errors = (evaluation.columns[name] for name in ("log_likelihood", "error.expected"))
     for k, name in enumerate(("one", "three")):
@@ -235,12 +205,12 @@ def test_figures_do_not_depend_on_how_images_are_batched(drawn):
 
 
 def test_unreadable_images_are_left_out_counted_and_named(drawn):
-    data = Listed(torch.from_numpy(drawn._rotations[:30]), broken=range(3, 14))
+    data = Listed(drawn.truths[:30], broken=range(3, 14))
     evaluation = evaluate(table_model(), data, samples=5, batch_size=4, quiet=True)  # two batches are empty
     assert evaluation.figures.images == 19
     assert len(evaluation.unreadable) == 11
     assert "image 3 " in evaluation.unreadable[0]
-    none = Listed(torch.from_numpy(drawn._rotations[:30]), broken=range(30))
+    none = Listed(drawn.truths[:30], broken=range(30))
     refused("none of the 30 images can be read: image 0 ", evaluate, table_model(), none, quiet=True)
 
 
@@ -272,7 +242,7 @@ def test_what_cannot_be_evaluated_gets_one_clear_sentence(drawn):
 
 
 def test_the_page_holds_everything_and_nothing_escapes_from_its_data(drawn):
-    data = Listed(torch.from_numpy(drawn._rotations[:40]), classes=("</script><b>", "other"))
+    data = Listed(drawn.truths[:40], classes=("</script><b>", "other"))
     evaluation = evaluate(table_model(), data, samples=4, worst=2, quiet=True)
     page = evaluation_page(evaluation, data, {"model": "<i>m", "kind": "test", "parameters": 1, "data": "listed"})
     assert "https:" not in page

@@ -56,10 +56,6 @@ def tables(frames: int = 3, batch: int = 1, scale: float = 1.5):
     return [table_posterior(Cells("atlas", 5), batch=batch, scale=scale, seed=seed) for seed in range(frames)]
 
 
-def uniform() -> CellProbabilities:
-    return CellProbabilities(torch.zeros(1, grid_size(0)).log_softmax(-1), 0)
-
-
 # --- the product ------------------------------------------------------------------------------------------------------
 
 
@@ -108,24 +104,6 @@ def test_one_posterior_fused_is_itself(generator):
         q = random_quat((50, 1), generator=generator, dtype=torch.float64)
         torch.testing.assert_close(fused.log_prob(q), posterior.log_prob(q), atol=1e-5, rtol=0)
         assert fused.agreement.standard_error.item() < 1e-6
-
-
-def test_the_order_of_frames_and_the_signs_of_quaternions_do_not_matter(generator):
-    frames, relative = broad(generator), random_quat((3,), generator=generator, dtype=torch.float64)
-    one = fuse(frames, relative, generator=generator)
-    other = fuse(frames[::-1], -relative.flip(0), generator=generator)
-    q = random_quat((100, 1), generator=generator, dtype=torch.float64)
-    error = math.hypot(float(one.agreement.standard_error), float(other.agreement.standard_error))
-    assert float((one.log_prob(q) - other.log_prob(q)).abs().max()) < 4 * error
-
-
-def test_a_uniform_frame_adds_nothing(generator):
-    posterior = broad(generator, 1)[0]
-    fused = fuse([posterior, uniform()], [STILL, about((1, 0, 0), 77)], generator=generator)
-    q = random_quat((100, 1), generator=generator, dtype=torch.float64)
-    error = 4 * float(fused.agreement.standard_error)
-    torch.testing.assert_close(fused.log_prob(q), posterior.log_prob(q), atol=error, rtol=0)
-    assert float(fused.agreement.value) == pytest.approx(0, abs=error)
 
 
 def test_a_weight_is_an_exponent(generator):

@@ -101,14 +101,6 @@ def test_modes_turn_with_the_posterior_whatever_the_signs_of_its_samples():
         assert float(geodesic_angle(moved, torch.tensor(b.quaternion, dtype=torch.float64))) < 1e-6
 
 
-def test_more_samples_than_are_clustered_join_the_nearest():
-    q = four_fives().sample((4500,), generator=seeded())[:, 0].double()
-    found = cluster(q)
-    assert len(found.labels) == 4500
-    answer = angles_deg(torch.tensor([mode.quaternion for mode in found.modes]), q).argmin(0).numpy()
-    assert np.array_equal(found.labels, answer)
-
-
 def test_answers_hold_what_a_person_asks_for():
     (answer,) = answers(four_fives(), generator=seeded())
     assert answer.is_ambiguous

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from binghams import bingham_posterior, cylinder, four_fives, turns
+from binghams import bingham_posterior, four_fives, turns
 from matplotlib.text import Text
 from PIL import Image
 from refusals import refused
@@ -56,16 +56,6 @@ def test_a_cloud_is_the_papers_thousand_rotations_with_their_densities(cloud):
     assert np.linalg.norm(cloud.rotvec, axis=1).max() <= math.pi + 1e-9
     expected = four_fives().log_prob(torch.from_numpy(cloud.q)[:, None])[:, 0].numpy()
     assert np.allclose(cloud.log_density, expected, atol=1e-5)
-
-
-def test_a_seed_gives_one_cloud_and_the_same_uniform_rotations_for_every_image():
-    a, b, other = (
-        make_cloud(posterior, samples=50, uniform=20, generator=seeded(4))
-        for posterior in (four_fives(), four_fives(), cylinder())
-    )
-    assert np.array_equal(a.q, b.q)
-    assert np.array_equal(a.log_density, b.log_density)
-    assert np.array_equal(a.q[50:], other.q[50:])
 
 
 # --- colours ----------------------------------------------------------------------------------------------------------

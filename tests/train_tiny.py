@@ -1,6 +1,9 @@
-"""A tiny training run as a process of its own: python train_tiny.py OUT STEPS [JSON]; also under torchrun."""
+"""A tiny training run as a process of its own: python train_tiny.py OUT STEPS [JSON]; also under torchrun, where
+"killed_at" is the step after which the second worker kills itself, once."""
 
 import json
+import os
+import signal
 import sys
 from dataclasses import replace
 
@@ -28,8 +31,16 @@ def tiny_trainer(out, steps: int = 60, model: ModelConfig = MODEL, start_from=No
 if __name__ == "__main__":
     out, steps, changes = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     torch.set_num_threads(1)  # sums are rounded alike only with as many threads as in the run it is compared with
+    last = changes.pop("killed_at", None)
+
+    def killed(progress, _):
+        if progress.step == last and (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
     with process_group("cpu"):
         trainer = tiny_trainer(out, steps, replace(MODEL, dropout=changes.pop("dropout", 0.1)), **changes)
+        trainer.resume()
+        print(f"from step {trainer.progress.step}", file=sys.stderr, flush=True)
         print("ready", flush=True)
-        trainer.fit()
+        trainer.fit(killed)
         print("done", flush=True)
