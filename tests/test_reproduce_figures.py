@@ -6,11 +6,12 @@ import re
 
 import pytest
 import torch
+import trimesh
 from networks import tiny_model
 
-from aquamam.checkpoints.checkpoint import save_model
+from aquamam.checkpoints.checkpoint import build, save_model
 from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
-from aquamam.reproduce import comparison, figures, report
+from aquamam.reproduce import comparison, figures, objects, report
 
 # --- figures without training -----------------------------------------------------------------------------------------
 
@@ -133,6 +134,23 @@ def test_reproduce_cylinder_evaluates_and_draws_a_checkpoint(tmp_path, prints, r
     assert result["symmetries"] == {"cylinder": "known"}
     assert (out / "cylinder.png").stat().st_size > 10_000
     assert "not on the die" in refuses("reproduce", "die", "--model", path, "--out", out)  # it is of another object
+
+
+def test_reproduce_die_shows_the_papers_mesh_and_ipdf_on_the_same_renders(tmp_path, prints, refuses):
+    mesh, ours, other = tmp_path / "cube.stl", tmp_path / "ours.safetensors", tmp_path / "ipdf.safetensors"
+    trimesh.creation.box((1, 2, 3)).export(mesh)
+    shown = {"name": "cube", "mesh": objects.shown_object("die", str(mesh)).mesh.hash}
+    save_model(tiny_model(image_size=32), ours, {"data": {"objects": [shown]}, "hours": 0.5})
+    small = {"encoder": "stem", "image_size": 32, "stem": (4, 8), "stem_blocks": (0, 0), "width": 8}
+    save_model(build("ipdf", {**small, "dim": 16, "heads": 2, "layers": 1, "hidden": 16}), other)
+    command = ["reproduce", "die", "--mesh", mesh, "--out", tmp_path / "out", "--images", 3, "--level", 1]
+    told = prints(*command, "--model", ours, "--ipdf", other, "--grid-images", 2)
+    assert "14.01" in told
+    assert "576 rotations" in told
+    result = json.loads((tmp_path / "out" / "die.json").read_text())
+    assert result["ipdf"]["ceiling"] == pytest.approx(math.log(576 / math.pi**2))
+    assert "kind aquamam" in refuses(*command, "--model", ours, "--ipdf", ours)
+    assert "not on the die" in refuses(*command, "--model", "die")  # it is of another mesh
 
 
 def test_the_report_is_one_page_that_loads_nothing(tmp_path, prints):

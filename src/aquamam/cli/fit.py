@@ -79,7 +79,6 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
         "validate_every": 100 if args.time_budget < 900 else 250,
         "validation_size": 500,
         "checkpoint_seconds": 30.0,
-        "precision": "float32" if args.plain else "auto",  # photographs are no matter of the last digits
     }
     sizes = settings_for(args.time_budget)
     held_out = sizes["held_out"] if args.held_out is None else args.held_out

@@ -5,6 +5,7 @@ aquamam reproduce toy --systems aquamam ipdf mog
 aquamam reproduce toy --batches sampled     the same with random batches of 128, as in the paper
 aquamam reproduce toy --scale paper --device cuda    the paper's recipe to the letter
 aquamam reproduce die --model runs/die      Figures 7 and 8 from a trained model
+aquamam reproduce die --mesh cube.obj --images 10000     the same with the paper's mesh, beside its figures
 aquamam reproduce all --out out/report      everything, bound into out/report/report.html
 aquamam reproduce comparison                all systems on distributions of known density: docs/comparison.md
 
@@ -22,6 +23,7 @@ from aquamam.files import write_text
 
 FIT = "--seed --scale --device --optimizer --batches --steps --lr"
 OTHERS = "--samples --other-steps --negatives --level --systems"
+OBJECT = "--seed --images --model --mesh --ipdf --grid-images --level"
 KNOWN = "--seed --scale --seconds --systems --distributions --page"
 # name: what it is, and its options beside --out and --threads
 EXPERIMENTS = {
@@ -31,8 +33,8 @@ EXPERIMENTS = {
     "toy": ("Section 4.1, Figures 5 and 6: shares of modes", f"{FIT} {OTHERS}"),
     "mog": ("appendix: mixtures of Gaussians instead of bins", "--seed --scale --device --samples --other-steps"),
     "peak": ("appendix: all probability on one rotation", f"{FIT} --rotation"),
-    "die": ("Section 4.2, Figures 7 and 8, from a trained model", "--seed --images --model"),
-    "cylinder": ("appendix, Figure 9, from a trained model", "--seed --images --model"),
+    "die": ("Section 4.2, Figures 7 and 8, from a trained model", OBJECT),
+    "cylinder": ("appendix, Figure 9, from a trained model", OBJECT),
     "throughput": ("Section 4.2: likelihood and prediction against IPDF", "--seed --rounds --level"),
     "comparison": ("all systems on distributions of known density", KNOWN),
     "all": ("all of them but the comparison, bound into one report", "--seed --scale --device --only --keep"),
@@ -52,7 +54,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--systems": {**SOME, "help": "some of them (default: all; aquamam alone for toy)"},
     "--rotation": {"type": float, "nargs": 4, "metavar": ("X", "Y", "Z", "W"), "help": UNIT},
     "--images": {"type": whole(1), "help": "fresh renders of an object to judge its model on (default: 300)"},
-    "--model": {"default": None, "help": "bundled name or checkpoint (default: the bundled one of that name)"},
+    "--model": {
+        "default": None,
+        "help": "bundled name or checkpoint (default: that of the name, NAME-paper with --mesh)",
+    },
+    "--mesh": {"metavar": "FILE", "help": "the paper's own mesh, cube.obj or cylinder.obj, instead of our object"},
+    "--ipdf": {"metavar": "MODEL", "help": "a trained IPDF to judge on some of the same renders"},
+    "--grid-images": {"type": whole(1), "help": "so many of them: a grid takes seconds an image (default: 20)"},
     "--rounds": {"type": whole(1), "help": "interleaved measurements (default: 3)"},
     "--seconds": {"type": float, "help": "CPU seconds of a fit (default: 5; 600 at the scale paper)"},
     "--distributions": {**SOME, "help": "some of them (default: all)"},
@@ -127,6 +135,7 @@ def experiments(args: argparse.Namespace) -> dict[str, Callable[[Path], dict[str
         ipdf, mog = replace(of.ipdf, **changed), replace(of.mog, **changed)
         return replace(of, aquamam=recipe(), ipdf=ipdf, mog=mog, **given("negatives", "level"))
 
+    shown = ("images", "seed", "model", "mesh", "ipdf", "grid_images", "level")
     return {
         "unimodal": lambda out: figures.unimodal(out, **given("seed", "steps")),
         "hemisphere": lambda out: figures.hemisphere(out, **given("seed")),
@@ -134,7 +143,7 @@ def experiments(args: argparse.Namespace) -> dict[str, Callable[[Path], dict[str
         "toy": lambda out: toy.run(out, scale(), **given("samples", "systems", "device")),
         "mog": lambda out: toy.run_mog(out, scale(), **given("samples", "device")),
         "peak": lambda out: toy.run_peak(out, recipe(steps=toy.QUICK_PEAK.steps), **given("rotation", "device")),
-        "die": lambda out: objects.run(out, "die", **given("images", "seed", "model")),
-        "cylinder": lambda out: objects.run(out, "cylinder", **given("images", "seed", "model")),
+        "die": lambda out: objects.run(out, "die", **given(*shown)),
+        "cylinder": lambda out: objects.run(out, "cylinder", **given(*shown)),
         "throughput": lambda out: comparison.throughput(out, **given("rounds", "seed", "level")),
     }

@@ -236,7 +236,7 @@ class Fit:
     def _train(self) -> dict[str, Any]:
         config = self.config.train
         data = self.data("train")
-        if self.group.order > 1 or (self.config.plain and data.lookalikes):
+        if self.group.order > 1:
             config = replace(config, labels_per_image=max(8, config.labels_per_image))
         budget = f"{config.time_budget:g}s" if config.time_budget else f"{config.steps}steps"
         folder = self.out / "training" / budget

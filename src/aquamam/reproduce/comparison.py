@@ -210,10 +210,11 @@ def fit_and_judge(name: str, target: Target, seconds: float, seed: int) -> dict[
         warm_up=0.05,
         beta2=0.99,
         clip=10.0,
-        smear=True,
+        pyramid=True,
         seed=seed,
     )
     fit = Fit(model, target.pairs(POOL, seed), recipe).run()
+    model = fit.model
     held_out, images = target.pairs(HELD_OUT, seed + OTHER), torch.arange(categories)
     with torch.no_grad():
         posterior = model(images)

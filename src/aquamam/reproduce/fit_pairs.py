@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from tqdm import tqdm
 
 from aquamam.errors import InputError
@@ -25,7 +26,7 @@ from aquamam.files import write_bytes
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import as_unit_quat
 from aquamam.network.model import AQuaMaM, RotationModel
-from aquamam.training.config import TrainConfig
+from aquamam.training.pyramid import add_pyramids, folded
 from aquamam.training.runfolder import Progress
 
 SAVE_EVERY = 20.0  # seconds between two saved states
@@ -137,7 +138,7 @@ class FitConfig:
     clip: float = 0.0  # largest norm of the gradient; 0 is none
     component_rate: float = 10.0  # learning rate of the component embeddings g, as a multiple of lr
     head_rate: float = 3.0  # and of the head
-    smear: bool = False  # AQuaMaM's labels at first, as `aquamam train` does
+    pyramid: bool = False  # AQuaMaM's heads learn as sums of ever coarser rows, as `aquamam train` does
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -165,11 +166,13 @@ PAPER = replace(PLAIN, batches="sampled", steps=624 * 313, lr=1e-4, decay="plate
 
 
 class Fit:
-    """One fit of a model to pairs; `curve` holds the loss before each step, AQuaMaM's NLL of a sentence."""
+    """One fit of a model to pairs, whose result is `model`; `curve` holds the loss before each step, AQuaMaM's NLL of a sentence."""
 
     def __init__(
         self, model: RotationModel, data: Pairs, config: FitConfig, state: Path | None = None, device: str = "cpu"
     ):
+        if config.pyramid:
+            add_pyramids(model, fresh=True)
         self.model, self.data, self.config, self.state, self.device = model.to(device), data, config, state, device
         rates = {"components": config.component_rate, "head": config.head_rate, "first_head": config.head_rate}
         parts = [(list(part.parameters()), rates.get(name, 1.0)) for name, part in model.named_children()]
@@ -201,7 +204,7 @@ class Fit:
                 if self.progress >= 1 or time.monotonic() - saved > SAVE_EVERY:
                     self.save()
                     saved = time.monotonic()
-        self.model.cpu().eval()
+        self.model = folded(self.model.cpu().eval())
         return self
 
     def step(self, step: int) -> float:
@@ -216,7 +219,8 @@ class Fit:
         pairs = self.data
         if config.batches == "sampled":  # a function of seed and step: there is nothing random to save
             pairs = pairs.batch(config.batch_size, np.random.default_rng([config.seed, step]))
-        loss = self.loss(pairs, step)
+        with parametrize.cached():  # a head's levels are summed once a step
+            loss = self.loss(pairs, step)
         self.optimizer.zero_grad()
         loss.backward()
         if config.clip:
@@ -226,15 +230,14 @@ class Fit:
 
     def loss(self, pairs: Pairs, step: int) -> Float[Tensor, ""]:
         """The mean loss of pairs."""
-        width = TrainConfig().label_width(self.progress) if self.config.smear else 0.0
-        if isinstance(self.model, AQuaMaM) and not width:
+        if isinstance(self.model, AQuaMaM):
             log_p = sentence_log_probs(self.model, pairs)
             return -(pairs.weight[pairs.real].to(log_p) * log_p).sum()
         seed = int(np.random.SeedSequence([self.config.seed, step]).generate_state(1)[0])
         generator = torch.Generator(self.device).manual_seed(seed)
         weights = (pairs.weight * pairs.categories).float().to(self.device)  # the loss is a mean over categories
         images, q = torch.arange(pairs.categories), pairs.q.to(self.device)
-        return self.model.loss(images, q, weights=weights, smoothing=width, generator=generator)
+        return self.model.loss(images, q, weights=weights, generator=generator)
 
     def save(self) -> None:
         """Write the state atomically, if there is a place for it."""

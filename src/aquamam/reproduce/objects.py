@@ -1,4 +1,8 @@
-"""The die and the cylinder (Section 4.2 and the appendix): a trained model judged, and Figures 7 to 9."""
+"""The die and the cylinder (Section 4.2 and the appendix): a trained model judged, and Figures 7 to 9.
+
+With the paper's own mesh the figures stand beside the paper's. IPDF, trained with the same encoder for as long, is
+judged on some of the same images.
+"""
 
 import math
 from dataclasses import replace
@@ -7,17 +11,24 @@ from typing import Any
 
 import torch
 from PIL import Image
+from tqdm import tqdm
 
+from aquamam.baselines.ipdf import IPDF
 from aquamam.checkpoints.checkpoint import load, resolve
 from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.evaluation.evaluate import evaluate
+from aquamam.evaluation.metrics import rotation_error
+from aquamam.fit.part import open_part, placed
+from aquamam.geometry.grid import grid_size
 from aquamam.geometry.rotations import rotvec_to_quat
+from aquamam.network.model import RotationModel
 from aquamam.plotting import ball, make_cloud, save
 from aquamam.rendering.known import KnownObject
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 from aquamam.reproduce.report import finish
+from aquamam.shape.symmetries import find_symmetries
 
 SEED = 77_000  # of held-out renders, far from any training seed
 KEPT = (
@@ -37,36 +48,105 @@ VIEWS = {
 }
 
 
-def run(out: Path, name: str, *, model: str | None = None, images: int = 300, seed: int = 0) -> dict[str, Any]:
-    """Evaluate a trained model on fresh renders and draw the paper's views; returns what OUT/NAME.json holds."""
-    path = resolve(model or name)
+def run(
+    out: Path,
+    name: str,
+    *,
+    model: str | None = None,
+    mesh: str | None = None,
+    ipdf: str | None = None,
+    images: int = 300,
+    grid_images: int = 20,
+    level: int = 5,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Evaluate a trained model on fresh renders and draw the paper's views; returns what OUT/NAME.json holds.
+
+    mesh: the paper's file; without it the object is ours. ipdf: a checkpoint of IPDF, judged on so many of the same
+    renders with a grid of that level.
+    """
+    path = resolve(model or (name if mesh is None else f"{name}-paper"))
     network = load(path)
-    data = network.info.get("data") or {}
-    shown = [thing.get("name") for thing in data.get("objects", ()) if isinstance(thing, dict)]
-    if shown and shown != [name]:
-        told = ", ".join(map(str, shown))
-        raise InputError(f"{path} was trained on {told}, not on the {name}; give another --model.")
+    shown, stored = shown_object(name, mesh), (network.info.get("data") or {}).get("settings")
+    check_object(path, network, shown)
     config = network.config.to_dict()
-    stored = RenderSettings.from_dict(data["settings"]) if data.get("settings") else RenderSettings()
-    known = KnownObject(name=name, mesh=solid(name).mesh, settings=replace(stored, size=config.get("image_size", 224)))
-    dataset = RenderedDataset(solid(name), known.settings, seed=SEED + seed, split="test", length=images)
+    settings = RenderSettings() if stored is None else RenderSettings.from_dict(stored)
+    known = replace(shown, settings=replace(settings, size=config.get("image_size", 224)))
+    thing = solid(name) if mesh is None else known.mesh
+    groups = None if mesh is None else {known.mesh.name: network.symmetry}
+    drawn: dict[str, Any] = {"seed": SEED + seed, "split": "test", "length": images, "symmetries": groups}
+    dataset = RenderedDataset(thing, known.settings, lookalikes=mesh is not None, **drawn)
     evaluation = evaluate(network, dataset, seed=seed, threads=1)
-    found, views = evaluation.to_dict(), []
-    for file, rotvec, drawn, uniform in VIEWS[name]:
-        q = rotvec_to_quat(torch.tensor(rotvec, dtype=torch.float64))
-        image = Image.fromarray(render(known.mesh, q.numpy(), known.settings))
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            cloud = make_cloud(network(image), samples=drawn, uniform=uniform, truth=q, generator=generator)
-        save(ball(cloud, image=image, known=known), out / file)
-        highest = float(cloud.log_density[cloud.source == 2].max()) if uniform else None
-        view = {"file": file, "rotation_xyzw": q.tolist(), "log_density_of_truth": float(cloud.log_density[0])}
-        views.append({**view, "highest_of_uniform": highest, "modes": [mode.to_dict() for mode in cloud.modes]})
+    found = evaluation.to_dict()
     result = {
         **{key: found[key] for key in KEPT},
         "ceiling": math.inf if found["ceiling"] is None else found["ceiling"],
-        **{"verdict": evaluation.verdict, "views": views, "kind": network.kind, "config": config},
+        "object": "our own object" if mesh is None else f"the paper's {Path(mesh).name}",
+        **{"verdict": evaluation.verdict, "kind": network.kind, "config": config},
         **{"parameters": network.parameter_count, "image_size": known.settings.size},
         **{"samples": evaluation.samples, "seed": seed, "measure": "pi^2"},
+        "views": [draw_view(out / file, network, known, *how, seed=seed) for file, *how in VIEWS[name]],
     }
-    return finish(out, name, result)
+    parts = {name: result}
+    if ipdf is not None:
+        result["ipdf"] = beside_ipdf(network, ipdf, dataset, min(grid_images, images), level)
+        parts["beside-ipdf"] = result["ipdf"]
+    return finish(out, name, result, parts)
+
+
+def shown_object(name: str, mesh: str | None) -> KnownObject:
+    """Our own solid, or the mesh of a file, placed as `aquamam fit` renders it."""
+    if mesh is None:
+        return KnownObject(name=name, mesh=solid(name).mesh, settings=RenderSettings())
+    whole = open_part(mesh)
+    return KnownObject(name=name, mesh=placed(whole, find_symmetries(whole))[0], settings=RenderSettings())
+
+
+def check_object(path: Path, network: RotationModel, shown: KnownObject) -> None:
+    """Raise InputError if the model's description says that it was trained on something else."""
+    told = [one for one in (network.info.get("data") or {}).get("objects", ()) if isinstance(one, dict)]
+    names, meshes = [one.get("name") for one in told], [one.get("mesh") for one in told]
+    same = meshes == [shown.mesh.hash] if all(meshes) else names == [shown.name]
+    if told and not same:
+        seen = f"{path} was trained on {', '.join(map(str, names))}"
+        raise InputError(f"{seen}, not on the {shown.name} that is shown; give another --model or --mesh.")
+
+
+def draw_view(
+    file: Path, network: RotationModel, known: KnownObject, rotvec: Any, drawn: int, uniform: int, *, seed: int
+) -> dict[str, Any]:
+    """One of the paper's figures: the posterior of a view of the object; returns its figures."""
+    q = rotvec_to_quat(torch.tensor(rotvec, dtype=torch.float64))
+    image = Image.fromarray(render(known.mesh, q.numpy(), known.settings))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        cloud = make_cloud(network(image), samples=drawn, uniform=uniform, truth=q, generator=generator)
+    save(ball(cloud, image=image, known=known), file)
+    return {
+        **{"file": file.name, "rotation_xyzw": q.tolist(), "log_density_of_truth": float(cloud.log_density[0])},
+        "highest_of_uniform": float(cloud.log_density[cloud.source == 2].max()) if uniform else None,
+        "modes": [mode.to_dict() for mode in cloud.modes],
+    }
+
+
+@torch.inference_mode()
+def beside_ipdf(network: RotationModel, ipdf: str, data: RenderedDataset, images: int, level: int) -> dict[str, Any]:
+    """Both systems on the same images; IPDF is normalised as in the paper, on the grid rotated to the truth."""
+    other, group = load(ipdf), network.symmetry
+    if not isinstance(other, IPDF):
+        raise InputError(f"--ipdf must be a checkpoint of IPDF, got a model of the kind {other.kind}; see --model.")
+    columns: dict[str, list[float]] = {f"{who}_{what}": [] for who in ("ipdf", "ours") for what in ("ll", "error")}
+    for i in tqdm(range(images), desc="IPDF's grid", unit="img", disable=None):
+        batch = data.batch([i])
+        truth = batch.rotations[0, :1]
+        grid = other.posterior(batch.images, normaliser="truth", level=level)
+        for who, posterior in (("ipdf", grid), ("ours", network(batch.images))):
+            columns[f"{who}_ll"].append(float(posterior.log_prob(truth[None].float())))
+            error = rotation_error(posterior.mode[0].double(), truth.double(), group)
+            columns[f"{who}_error"].append(math.degrees(float(error)))
+    values = {name: torch.tensor(column, dtype=torch.float64) for name, column in columns.items()}
+    means = {name: float(column.mean()) for name, column in values.items()}
+    errors = {f"{name}_se": float(column.std()) / images**0.5 if images > 1 else 0.0 for name, column in values.items()}
+    hours = {f"{who}_hours": one.info.get("hours") or 0.0 for who, one in (("ipdf", other), ("ours", network))}
+    size = {"images": images, "grid": grid_size(level), "ceiling": math.log(grid_size(level) / math.pi**2)}
+    return {**means, **errors, **hours, **size, "parameters": other.parameter_count}

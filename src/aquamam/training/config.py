@@ -52,9 +52,7 @@ class TrainConfig(Config):
     validate_every: int = 500  # steps; for "plateau" an epoch
     validation_size: int = 2_000
     checkpoint_seconds: float = 60.0
-    precision: str = (
-        "float32"  # of products; or "bfloat16", or "auto": that where the processor has instructions for it
-    )
+    precision: str = "auto"  # of products: "bfloat16" where the processor has instructions for it, else "float32"
     compile: bool = False
     threads: int = 2  # for preparing data
     seed: int = 0
@@ -100,6 +98,7 @@ PAPER = TrainConfig(
     clip=0.0,
     smoothing=0.0,
     averaging=0.0,
+    precision="float32",
     epoch_size=500_000,
     validation_size=10_000,
 )
