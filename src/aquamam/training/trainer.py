@@ -82,8 +82,6 @@ class Trainer:
         self.optimizers = make_optimizers(self.model, config, self.precision)
         identity = {"kind": kind, "model": self.model.config.to_dict(), "train": config.to_dict()}
         self.folder = RunFolder(self.out, {**identity, "data": train.describe()})
-        if self.rank:  # weights start alike everywhere, noise must not
-            torch.manual_seed(config.seed * 1_000_003 + self.rank)
         self.stream = Stream(
             dataset=train,
             batch_size=config.batch_size // self.world,
@@ -158,9 +156,10 @@ class Trainer:
         batch = batch.to(self.device)
         positions = self.stream.positions(step)
         q, weights = draw_labels(batch, self.train_data, config.labels_per_image, seed=config.seed, positions=positions)
-        # one generator a step: negatives and noise of a resumed run are those of an uninterrupted one
-        seed = np.random.SeedSequence([config.seed, step, self.rank]).generate_state(1)[0]
-        generator = torch.Generator(device=self.device).manual_seed(int(seed))  # torch keeps only 32 bits of a seed
+        # one seed a step and rank: negatives and noise of a resumed run are those of an uninterrupted one
+        seed = int(np.random.SeedSequence([config.seed, step, self.rank]).generate_state(1)[0])
+        torch.manual_seed(seed)  # dropout; torch keeps only 32 bits of a seed
+        generator = torch.Generator(device=self.device).manual_seed(seed)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
             loss = self.loss(batch.images, q, batch.windows, weights, config.label_width(share), generator)
         self.model.zero_grad(set_to_none=True)
@@ -233,7 +232,6 @@ class Trainer:
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
         tensors |= {f"optimizer.{k}": v for k, v in optimizer_tensors(self.model, self.optimizers).items()}
-        tensors["random_state"] = torch.get_rng_state()
         with self._saying_what_to_do():
             self.folder.save(tensors, self.progress)
 
@@ -256,7 +254,6 @@ class Trainer:
             self.model.load_state_dict(_part(tensors, "model."))
             self.average.load_state_dict(_part(tensors, "average."))
             restore_optimizers(self.model, self.optimizers, _part(tensors, "optimizer."))
-            torch.set_rng_state(tensors["random_state"])
             self._inherit()
         if self.rank == 0:
             self.folder.trim_log(self.progress.step)
