@@ -132,8 +132,11 @@ def write_bop(args: argparse.Namespace) -> int:
         millimetres = 1000 * METRES.get(told["unit"], 0.001)
         pose = Motion(np.array(told["matrix"]), millimetres * np.array(told["translation"]))
         results.append(Result(*place, row.box.category, row.box.score * sure, pose, 0.0))
-    write_results([one._replace(seconds=seconds[one.scene, one.image]) for one in results], args.out)
-    print(f"{args.out}: {len(results)} poses")
+    timed = (one._replace(seconds=seconds[one.scene, one.image]) for one in results)
+    results = list(pictures.together(timed))
+    if not pictures.rank:
+        write_results(results, args.out)
+        print(f"{args.out}: {len(results)} poses")
     return pictures.status
 
 
@@ -155,9 +158,9 @@ def bop_boxes(args: argparse.Namespace, models: Models, pictures: Pictures) -> I
     if args.detections is not None:
         for one in {one.category: one for one in found if one not in known}.values():
             pictures.wrong(f"{args.detections}: there is no model for {' or '.join(one.labels)} in {args.models}.")
-    for scene in scenes:
-        for number, camera in sorted(read_cameras(scene).items()):
-            mine = [one for one in known if (one.scene, one.image) == (int(scene.name), number)]
-            path = picture_of(scene, number)
-            image = pictures.read(path) if mine else None
-            yield from (Row(path, image, one, camera) for one in mine if image is not None)
+    views = [(scene, number, camera) for scene in scenes for number, camera in sorted(read_cameras(scene).items())]
+    for scene, number, camera in pictures.mine(views):
+        mine = [one for one in known if (one.scene, one.image) == (int(scene.name), number)]
+        path = picture_of(scene, number)
+        image = pictures.read(path) if mine else None
+        yield from (Row(path, image, one, camera) for one in mine if image is not None)

@@ -13,10 +13,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeVar
 
 from aquamam import __version__
 from aquamam.errors import InputError
+
+T = TypeVar("T")
 
 # command -> its line in `aquamam --help`; the modules are imported only when asked for, so that help is quick
 COMMANDS: dict[str, str] = {
@@ -226,10 +228,13 @@ class Pictures:
     """The images that a command was given, with a progress bar; whatever is wrong with one costs a sentence."""
 
     def __init__(self, sources: list[str]):
+        import torch.distributed as dist
+
         from aquamam.network.images import find_images
 
         self.paths = find_images(sources)
         self.status = 0  # of the command: 2 if something was wrong
+        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
     def wrong(self, sentence: object) -> None:
         from tqdm import tqdm
@@ -238,13 +243,30 @@ class Pictures:
         tqdm.write(f"aquamam: {sentence}", file=sys.stderr)
 
     def __iter__(self) -> Iterator[tuple[Path, Any]]:
-        """The paths and the images that can be read."""
+        """The paths and the images that can be read, of this process's share."""
         from tqdm import tqdm
 
-        alone = len(self.paths) == 1
-        for path in tqdm(self.paths, unit="img", disable=True if alone else None, leave=False):
+        hidden = True if len(self.paths) == 1 or self.rank else None
+        for path in tqdm(self.mine(self.paths), unit="img", disable=hidden, leave=False):
             if (image := self.read(path)) is not None:
                 yield path, image
+
+    def mine(self, things: Sequence[T]) -> Sequence[T]:
+        """This process's share: a stretch, so that what all find in theirs is in order."""
+        first, end = (len(things) * rank // self.world for rank in (self.rank, self.rank + 1))
+        return things[first:end]
+
+    def together(self, found: Iterator[T]) -> Iterator[T]:
+        """What all processes that `torchrun` started found, for the first one to tell; one alone tells as it goes."""
+        if self.world == 1:
+            yield from found
+            return
+        import torch.distributed as dist
+
+        parts: list[Any] = [None] * self.world
+        dist.all_gather_object(parts, (list(found), self.status))
+        self.status = 0 if self.rank else max(status for _, status in parts)
+        yield from (one for some, _ in parts if not self.rank for one in some)
 
     def read(self, path: Path) -> Any:
         from aquamam.network.images import read_image

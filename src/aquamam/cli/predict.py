@@ -7,6 +7,7 @@ aquamam predict photos/ --samples 0 --csv            faster: rotations and log d
 aquamam predict photo.jpg --model parts/duck --box 120,80,64,48 --camera camera.yaml      the pose in a box
 aquamam predict photo.jpg --models parts/ --detections boxes.json --camera 600,600,320,240 --frame opencv
 aquamam predict --bop lmo --models parts/ --out result.csv      BOP's result file
+torchrun --nproc-per-node 8 -m aquamam predict photos/ --csv > rotations.csv
 
 Quaternions are xyzw and take the object to the camera (x right, y up, z towards the viewer).
 """
@@ -50,8 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.bop is not None:
-        return write_bop(args)
+    from aquamam.training.distributed import process_group
+
+    with process_group(args.device):
+        return answer(args) if args.bop is None else write_bop(args)
+
+
+def answer(args: argparse.Namespace) -> int:
+    """Print a record for each image, or for each box; the first process does so for all."""
     boxes = args.box is not None or args.detections is not None
     if args.matrix and not (args.json or args.csv):
         raise InputError("--matrix needs --json or --csv; a table has no room for matrices.")
@@ -62,8 +69,10 @@ def run(args: argparse.Namespace) -> int:
     if not boxes and (idle := next((name for name in ("camera", "models") if getattr(args, name) is not None), None)):
         raise InputError(f"--{idle} needs boxes; give --box or --detections.")
     pictures = Pictures(args.images)
-    records = answer_boxes(args, pictures) if boxes else predict_all(args, pictures)
-    if args.json:
+    records = pictures.together(answer_boxes(args, pictures) if boxes else predict_all(args, pictures))
+    if pictures.rank:
+        list(records)
+    elif args.json:
         print(json.dumps(list(records), indent=1 if sys.stdout.isatty() else None))
     elif args.csv:
         write_csv(records)
