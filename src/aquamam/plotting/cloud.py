@@ -1,6 +1,6 @@
 """The rotations that a picture of a posterior shows: truth, samples, uniform rotations, each with its log density."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,9 @@ from jaxtyping import Float64, Int64
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import as_unit_quat, quat_to_rotvec, random_quat
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.posterior.answers import Answer, Folded, shares_within
+from aquamam.posterior.answers import Answer, answers
 from aquamam.posterior.distribution import RotationDistribution
-from aquamam.posterior.modes import Mode, angles_deg, as_tuple, cluster
+from aquamam.posterior.modes import Mode, angles_deg
 
 TRUTH, SAMPLE, UNIFORM = 0, 1, 2  # where a point comes from
 
@@ -88,28 +88,19 @@ def make_cloud(
         raise InputError(f"a picture shows the posterior of one image, got a batch {tuple(posterior.batch_shape)}.")
     if samples < 0 or uniform < 0:
         raise InputError(f"numbers of points must not be negative, got {samples} samples and {uniform} uniform ones.")
+    (answer,) = answers(posterior, max(samples, modes_from), symmetry=symmetry, generator=generator)
+    assert answer.samples is not None
+    assert answer.labels is not None
+    own = None if generator is None else torch.Generator().manual_seed(generator.initial_seed())
+    anywhere = random_quat((uniform,), generator=own, dtype=torch.float64, device="cpu")
+    given = torch.zeros(0, 4) if truth is None else as_unit_quat(truth, "truth").reshape(-1, 4)
+    q = torch.cat([given.double(), answer.samples[:samples].cpu(), anywhere])
     with torch.no_grad():
-        drawn = posterior.sample((max(samples, modes_from),), generator=generator)[:, 0].double()
-        device, drawn = drawn.device, drawn.cpu()
-        predicted, found = posterior.mode.double().cpu(), cluster(drawn)
-        own = None if generator is None else torch.Generator().manual_seed(generator.initial_seed())
-        anywhere = random_quat((uniform,), generator=own, dtype=torch.float64, device="cpu")
-        given = torch.zeros(0, 4) if truth is None else as_unit_quat(truth, "truth").reshape(-1, 4)
-        tops = torch.tensor([mode.quaternion for mode in found.modes], dtype=torch.float64).reshape(-1, 4)
-        q = torch.cat([given, drawn[:samples], anywhere, predicted, tops]).double()
-        log_p = posterior.log_prob(q[:, None].to(device))[:, 0].double().cpu().numpy()
+        log_p = posterior.log_prob(q[:, None].to(answer.samples.device))[:, 0].double().cpu().numpy()
     source = np.repeat([TRUTH, SAMPLE, UNIFORM], [len(given), samples, uniform])
-    mode, shown = np.full(len(source), -1), len(source)
-    mode[source == SAMPLE] = found.labels[:samples]
-    answer = Answer(
-        quaternion=as_tuple(predicted[0]),
-        log_density=float(log_p[shown]),
-        ceiling=float(posterior.ceiling),
-        shares=shares_within(angles_deg(predicted, drawn)[0]),
-        modes=tuple(replace(mode, log_density=float(top)) for mode, top in zip(found.modes, log_p[shown + 1 :])),
-        folded=None if symmetry is None else Folded.of(drawn, predicted[0], symmetry),
-    )
-    return Cloud(q=q[:shown].numpy(), log_density=log_p[:shown], source=source, mode=mode, answer=answer)
+    mode = np.full(len(source), -1)
+    mode[source == SAMPLE] = answer.labels[:samples]
+    return Cloud(q=q.numpy(), log_density=log_p, source=source, mode=mode, answer=answer)
 
 
 def _angles(p: np.ndarray, q: np.ndarray) -> np.ndarray:

@@ -1,11 +1,12 @@
 """What to tell a person about a posterior: the prediction, how sure it is, and what else fits."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from aquamam.errors import require
@@ -74,6 +75,8 @@ class Answer(Certainty):
     ceiling: float  # the largest log density that the model can express
     folded: Folded | None = None  # the certainty up to the object's symmetry, where that is known
     typicality: float | None = None  # p-value of being like the images of training
+    samples: Samples | None = field(default=None, compare=False, repr=False)  # that were drawn for it
+    labels: Int64[np.ndarray, " n"] | None = field(default=None, compare=False, repr=False)  # their modes, -1 for none
 
     @property
     def words(self) -> str:
@@ -126,8 +129,9 @@ def answers(
     for q, best, log_p, p in zip(drawn.unbind(1), predicted, log_density, typical):
         told: dict[str, Any] = {"shares": {}, "modes": ()}
         if samples:
-            told = {"shares": shares_within(angles_deg(best[None], q)[0]), "modes": tuple(cluster(q).modes)}
-            told["folded"] = None if symmetry is None else Folded.of(q, best, symmetry)
+            labels, modes = cluster(q)
+            told = {"shares": shares_within(angles_deg(best[None], q)[0]), "modes": tuple(modes)}
+            told |= {"samples": q, "labels": labels, "folded": symmetry and Folded.of(q, best, symmetry)}
         about: dict[str, Any] = {"log_density": log_p, "ceiling": float(posterior.ceiling), "typicality": p}
         found.append(Answer(quaternion=as_tuple(best), **about, **told))
     return with_densities(posterior, found, drawn.device) if samples else found
