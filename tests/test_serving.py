@@ -6,8 +6,10 @@ import collections
 import io
 import itertools
 import json
+import queue
 import re
 import threading
+import time
 
 import pytest
 import torch
@@ -160,6 +162,38 @@ def test_the_other_systems_are_served_too():
         bodies = [{"image": base64_of(encoded(picture(i))), "samples": 40, "seed": 1} for i in range(3)]
         agree_alone_and_together(service, [("/v1/predict", body) for body in bodies])
         assert service.get("/v1/models").json()["models"][0]["kind"] == "classification"
+
+
+def test_a_request_never_waits_for_company(monkeypatch):
+    """Nobody waits for a request with another one in hand; those that are there already go along."""
+
+    class Watched(queue.SimpleQueue):
+        taken = 0  # into the batch that is being gathered
+
+        def get(self):
+            assert not (self.taken and self.empty())  # the thread would end, and nobody be answered
+            self.taken += 1
+            return super().get()
+
+    def begun(size: int) -> None:
+        sizes.append(size)
+        batcher.jobs.taken = 0
+
+    monkeypatch.setattr(queue, "SimpleQueue", Watched)
+    sizes, release, model = [], threading.Event(), tiny_model()
+    batcher = Batcher(most=8, seen=begun)
+    works = [lambda e, i: release.wait(10), *[lambda e, i: "answered"] * 4]
+    first, *others = (Job(model=model, image=NOTHING, work=work) for work in works)
+    batcher.submit(first)
+    while not sizes:
+        time.sleep(0.001)
+    for job in others[:3]:
+        batcher.submit(job)
+    release.set()
+    assert [job.future.result(10) for job in (first, *others[:3])] == [True, *["answered"] * 3]
+    assert batcher.submit(others[3]).result(10) == "answered"
+    assert sizes == [1, 3, 1]
+    batcher.close()
 
 
 def test_what_fails_for_one_does_not_fail_for_the_others():
