@@ -17,9 +17,8 @@ from scipy.spatial.transform import Rotation
 
 from aquamam.data import open_dataset
 from aquamam.data.loaders.bop import BopDataset
-from aquamam.data.loaders.folder import FolderDataset
+from aquamam.data.loaders.folder import FolderDataset, OriginalDataset
 from aquamam.data.loaders.modelnet import ModelNetDataset
-from aquamam.data.loaders.original import OriginalDataset
 from aquamam.data.loaders.pascal3d import PascalDataset
 from aquamam.data.loaders.symsol import SymsolDataset
 from aquamam.data.open import splits_of

@@ -25,9 +25,8 @@ from aquamam.geometry.rotations import (
     rotvec_to_quat,
 )
 from aquamam.posterior.fusion import FusionWarning, fuse
-from aquamam.posterior.pose_fusion import PoseTracker, fuse_poses, moved, undone
 from aquamam.posterior.poses import Pose
-from aquamam.posterior.tracking import Tracker
+from aquamam.posterior.tracking import PoseTracker, Tracker, fuse_poses, moved, undone
 from examples.turning_die import turning_die
 
 STILL = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)

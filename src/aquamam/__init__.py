@@ -21,11 +21,11 @@ _HOMES: dict[str, str] = {
     "Camera": "geometry.camera",
     "InputError": "errors",
     "ModelConfig": "network.model",
-    "PoseTracker": "posterior.pose_fusion",
+    "PoseTracker": "posterior.tracking",
     "Tracker": "posterior.tracking",
     "calibrate": "training.calibrate",
     "fuse": "posterior.fusion",
-    "fuse_poses": "posterior.pose_fusion",
+    "fuse_poses": "posterior.tracking",
     "import_original": "checkpoints.original",
     "load": "export.runner",
     "poses": "network.poses",
@@ -47,9 +47,9 @@ if TYPE_CHECKING:  # the same for type checkers, which then know of misspelt nam
     from aquamam.network.poses import poses as poses
     from aquamam.posterior.fusion import fuse as fuse
     from aquamam.posterior.maps import within as within
-    from aquamam.posterior.pose_fusion import PoseTracker as PoseTracker
-    from aquamam.posterior.pose_fusion import fuse_poses as fuse_poses
+    from aquamam.posterior.tracking import PoseTracker as PoseTracker
     from aquamam.posterior.tracking import Tracker as Tracker
+    from aquamam.posterior.tracking import fuse_poses as fuse_poses
     from aquamam.training.calibrate import calibrate as calibrate
 else:
 

@@ -17,7 +17,7 @@ _HOMES: dict[str, str] = {
     "augmentation": "augment",
     "augment": "augment",
     "open_dataset": "open",
-    "OriginalDataset": "loaders.original",
+    "OriginalDataset": "loaders.folder",
     "SymsolDataset": "loaders.symsol",
     "ModelNetDataset": "loaders.modelnet",
     "PascalDataset": "loaders.pascal3d",

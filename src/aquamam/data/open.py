@@ -7,9 +7,8 @@ from typing import Any
 from aquamam.data.base import RotationDataset
 from aquamam.data.disk.store import StoredDataset
 from aquamam.data.loaders.bop import BopDataset
-from aquamam.data.loaders.folder import FolderDataset
+from aquamam.data.loaders.folder import FolderDataset, OriginalDataset
 from aquamam.data.loaders.modelnet import ModelNetDataset
-from aquamam.data.loaders.original import OriginalDataset
 from aquamam.data.loaders.pascal3d import PascalDataset
 from aquamam.data.loaders.photoreal import PhotorealDataset
 from aquamam.data.loaders.symsol import SymsolDataset

@@ -20,8 +20,8 @@ from PIL import Image
 from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
+from aquamam.data.base import choose
 from aquamam.data.loaders.bop import Instance, label_of, picture_of, read_infos, read_instances
-from aquamam.data.loaders.listed import choose
 from aquamam.errors import InputError
 from aquamam.files import write_text
 from aquamam.geometry.camera import Camera

@@ -23,15 +23,16 @@ from aquamam.rendering.lights import (
     MOST_LIGHTS,
     draw_environment,
     draw_lights,
+    light_vertices,
     log_uniform,
     look_up,
     uniform,
+    visibility,
 )
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.raster import TILE, Scene, _cover, _edges, _mix, compiled
 from aquamam.rendering.render import scene_arrays
 from aquamam.rendering.sensor import COSINES, QUANTISERS, expose
-from aquamam.rendering.shadows import light_vertices, visibility
 
 SUPERSAMPLE = 2
 NEAREST, FARTHEST = 4.0, 20.0  # distances in radii

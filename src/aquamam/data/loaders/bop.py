@@ -12,8 +12,7 @@ from jaxtyping import Float64, UInt8
 from PIL import Image
 from torch import Tensor
 
-from aquamam.data.base import Batch, UnreadableExample, decode_image
-from aquamam.data.loaders.listed import ListedDataset, choose
+from aquamam.data.base import Batch, ListedDataset, UnreadableExample, choose, decode_image
 from aquamam.errors import InputError, require
 from aquamam.geometry.camera import MARGIN, Box, Camera, crop_camera, cut
 from aquamam.geometry.rotations import as_rotation_matrix, inverse, matrix_to_quat, multiply, opencv_to_opengl

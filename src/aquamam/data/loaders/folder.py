@@ -1,4 +1,5 @@
-"""A plain folder of images with a CSV of rotations; how a rotation is written is said, never guessed."""
+"""A plain folder of images with a CSV of rotations; how a rotation is written is said, never guessed. The original AQuaMaM
+code's layout is one."""
 
 import csv
 import json
@@ -12,7 +13,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from aquamam.data.loaders.listed import ListedDataset, choose
+from aquamam.data.base import ListedDataset, choose
 from aquamam.errors import InputError, require
 from aquamam.geometry import rotations as rot
 from aquamam.geometry.symmetry import SymmetryGroup
@@ -200,3 +201,25 @@ def read_symmetries(path: Path) -> dict[str, SymmetryGroup]:
         return {str(label): SymmetryGroup.from_dict(entry) for label, entry in data.items()}
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError) as error:
         raise InputError(f"{path} must be a JSON dictionary from class to symmetry, got: {error}.") from None
+
+
+class OriginalDataset(ListedDataset):
+    """`metadata_SPLIT.csv` with img_f, yaw, pitch, roll (SciPy's "YXZ", radians) and `images/SPLIT/*.png`."""
+
+    kind = "original"
+    marks = ("metadata_*.csv", "images")
+
+    def __init__(self, root: Path | str, split: str = "train", *, size: int | None = None):
+        self.about = {"rotation": "euler-YXZ-rad", "camera": "opengl"}
+        super().__init__(root, split, size)
+        path = self.root / f"metadata_{split}.csv"
+        table = read_table(path)
+        choose("columns", ["img_f"], list(table), path)
+        self.names = [f"images/{split}/{file}" for file in table["img_f"]]
+        self.classes = (self.root.resolve().name,)
+        self.labels = self.classes * len(self.names)
+        self.quaternions = read_rotations("euler-YXZ-rad", ("yaw", "pitch", "roll"), table, path).numpy()[:, None]
+
+    @staticmethod
+    def splits(root: Path) -> tuple[str, ...]:
+        return tuple(sorted(path.stem.removeprefix("metadata_") for path in root.glob("metadata_*.csv")))

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from aquamam.data.base import UnreadableExample
-from aquamam.data.loaders.listed import ListedDataset
+from aquamam.data.base import ListedDataset, UnreadableExample
 from aquamam.errors import InputError, require
 from aquamam.geometry.rotations import as_unit_quat, from_wxyz
 

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from scipy.io import loadmat
 
-from aquamam.data.base import Box
-from aquamam.data.loaders.listed import ListedDataset, choose
+from aquamam.data.base import Box, ListedDataset, choose
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import euler_to_quat
 

@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float64, UInt8
 from PIL import Image
 
-from aquamam.data.base import Batch, decode_image, fit_pixels
-from aquamam.data.loaders.listed import ListedDataset
+from aquamam.data.base import Batch, ListedDataset, decode_image, fit_pixels
 from aquamam.geometry.camera import NOMINAL
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid

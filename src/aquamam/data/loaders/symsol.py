@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-from aquamam.data.loaders.listed import ListedDataset, choose
+from aquamam.data.base import ListedDataset, choose
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import as_rotation_matrix, inverse, matrix_to_quat, multiply, rotate
 from aquamam.geometry.symmetry import SymmetryGroup
