@@ -1,7 +1,7 @@
 """From a fitted part to a bundled model: python runs/bundle.py NAME FOLDER [--images 2000]
 
-Weights are stored in 16 bits. What is shipped is judged: on fresh pictures drawn as in training, and on plain renders.
-The figures go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
+Weights are stored in 16 bits. What is shipped is judged: on fresh pictures drawn as in training, and on plain renders
+where these were others. The figures go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from aquamam.rendering.render import RenderSettings
 
 KEPT = (
     *("images", "mean_log_likelihood", "log_likelihood_se", "ceiling", "mean_error_deg", "median_error_deg", "acc15"),
-    *("spread_deg", "pit_ks", "coverage50", "coverage90", "coverage95", "samples", "seed"),
+    *("spread_deg", "pit_ks", "coverage50", "coverage90", "coverage95", "samples", "seed", "strategies"),
 )
 
 
@@ -35,18 +35,18 @@ def main() -> None:
     model = aquamam.load(target)
     known = known_object(fitted)
     assert known is not None
-    plain = RenderSettings(size=model.config.image_size)
     drawn = {"seed": SEED, "split": "test", "length": args.images}
     sets = {"as in training": fresh_renders(fitted, **drawn)}
-    sets["plain renders"] = RenderedDataset(known.mesh, plain, lookalikes=True, **drawn)
+    if "photographs" in fitted.info["data"]:
+        plain = RenderSettings(size=model.config.image_size)
+        sets["plain renders"] = RenderedDataset(known.mesh, plain, lookalikes=True, **drawn)
     figures = {}
     for words, data in sets.items():
         found = evaluate(model, data).to_dict()
         figures[words] = {key: found[key] for key in KEPT if key in found}
         print(words, json.dumps(figures[words]), flush=True)
-    aquamam.save_model(
-        model, target, {"evaluation": {**figures["as in training"], "plain": figures["plain renders"]}}, half=True
-    )
+    told = figures["as in training"] | ({"plain": figures["plain renders"]} if "plain renders" in figures else {})
+    aquamam.save_model(model, target, {"evaluation": told}, half=True)
     print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB")
 
 

@@ -129,3 +129,20 @@ def test_loss_is_negative_sampling(shared, generator, monkeypatch):
     # pieces of seven negatives, recomputed in the backward pass
     monkeypatch.setattr(ipdf, "CHUNK_FLOATS", 2 * 32 * 3 * 7)
     assert torch.allclose(torch.autograd.grad(loss(), model.net.query.weight)[0], whole, atol=1e-5)
+
+
+@torch.no_grad()
+def test_negatives_near_the_truth_estimate_the_volume_that_uniform_ones_do(generator):
+    q = random_quat((3, 2), generator=generator, dtype=torch.float64)
+    proposal = ipdf.Proposal(q.reshape(-1, 4), 0.5)
+    drawn, within = proposal.draw(40_000, generator), math.radians(20)
+    weight = torch.exp(-proposal.log_density(drawn)) / math.pi**2
+    for chosen, share in ((drawn[:, 0] < 9, 1.0), (geodesic_angle(drawn, q[0, 0]) < within, within - math.sin(within))):
+        estimates = weight * chosen
+        expected = share if share == 1 else share / math.pi
+        assert abs(float(estimates.mean()) - expected) < 4 * float(estimates.std()) / 200
+    images, told = torch.arange(2), []
+    for near in (0.0, 0.5):
+        model = tiny(negatives=4000, shared_negatives=True, near_negatives=near)
+        told.append(model.objective(images, q.float(), generator=generator))
+    assert torch.allclose(*told, atol=0.1)

@@ -30,7 +30,15 @@ from aquamam.baselines.encoder import EncoderConfig
 from aquamam.errors import require
 from aquamam.geometry.directional import draw_category, draw_uniform
 from aquamam.geometry.grid import cell_volume, grid_points, grid_size, random_in_cell, so3_grid_chunks
-from aquamam.geometry.rotations import as_unit_quat, inverse, inverse_cdf, multiply, quat_to_matrix, random_quat
+from aquamam.geometry.rotations import (
+    as_unit_quat,
+    inverse,
+    inverse_cdf,
+    multiply,
+    quat_to_matrix,
+    random_quat,
+    rotvec_to_quat,
+)
 from aquamam.network.images import ImageInput
 from aquamam.posterior.distribution import CHUNK_FLOATS, Densities, Generator, Images, RotationDistribution, Rotations
 
@@ -51,6 +59,7 @@ class IPDFConfig(EncoderConfig):
     octaves: int = 3  # L
     negatives: int = 4095
     shared_negatives: bool = False  # one set for the whole batch instead of one an image
+    near_negatives: float = 0.0  # share of a shared set that is drawn about the batch's true rotations (`Proposal`)
     level: int = 3  # k: 36,864 rotations; the paper evaluates at 5 (2,359,296)
     normaliser: str = "grid"
     samples: str = "cells"
@@ -59,6 +68,9 @@ class IPDFConfig(EncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         steps = self.ascent_steps
+        near, shared = self.near_negatives, self.shared_negatives
+        require(0 <= near < 1, f"near_negatives must be a share from 0 to less than 1, got {near}; try 0.5.")
+        require(shared or not near, "near negatives are one set for the whole batch; set shared_negatives=true, too.")
         require(min(self.depth, steps) >= 0, f"depth and ascent_steps must not be negative, got {self.depth}, {steps}.")
         grid_size(self.level)
 
@@ -103,18 +115,71 @@ class IPDF(Baseline):
         return self.net(context, encode_rotation(q, self.config.octaves)).squeeze(-1)
 
     def objective(self, images: ImageInput, q: Rotations, *, generator: Generator = None, **options: Any) -> Densities:
-        r"""Negative sampling: $\ln \mathrm{softmax}(f)_{true} - \ln V$ among the truth and uniform rotations.
+        r"""Negative sampling: $f_{true} - \ln Z$, where $Z = \frac{1}{1 + K} \sum e^f / p$ over the truth and K
+        negatives estimates the volume under the scores, p being the density that the negatives are drawn from.
 
-        $V = π^2 / (1 + negatives)$. The negatives are drawn anew for each image and shared by its true rotations.
+        Uniform ones, $p = 1 / π^2$, are the paper's. They are drawn anew for each image and shared by its true rotations.
         """
         context = self.net.context(self.encoder(images))
-        negatives, batch = self.config.negatives, len(context)
-        true = self.scores(context, as_unit_quat(q))
-        shape = (negatives, 1 if self.config.shared_negatives else batch)
-        drawn = random_quat(shape, generator=generator, device=context.device)
+        negatives, batch, unit = self.config.negatives, len(context), as_unit_quat(q)
+        true = self.scores(context, unit)
+        if self.config.near_negatives:
+            proposal = Proposal(unit.reshape(-1, 4).unique(dim=0), self.config.near_negatives)
+            drawn = proposal.draw(negatives, generator)[:, None]
+            weight = -proposal.log_density(drawn[:, 0])[:, None].to(true)
+            own = -proposal.peak
+        else:
+            shape = (negatives, 1 if self.config.shared_negatives else batch)
+            drawn = random_quat(shape, generator=generator, device=context.device)
+            own = 2 * math.log(math.pi)
+            weight = true.new_full((negatives, 1), own)
         rows = max(1, CHUNK_FLOATS // (2 * self.config.width * max(batch, 1)))
-        parts = [self.scores(context, part, light=rows < negatives).logsumexp(0) for part in drawn.split(rows)]
-        return true - torch.logaddexp(true, torch.stack(parts).logsumexp(0)) - math.log(math.pi**2 / (1 + negatives))
+        pieces = zip(drawn.split(rows), weight.split(rows))
+        parts = [(self.scores(context, q, light=rows < negatives) + w).logsumexp(0) for q, w in pieces]
+        volume = torch.logaddexp(true + own, torch.stack(parts).logsumexp(0))
+        return true - volume + math.log(1 + negatives)
+
+
+class Proposal:
+    """Rotations of which a share lies about some given ones, at angles of every order of magnitude; the rest is
+    uniform.
+
+    Few uniform negatives fall into a narrow peak, so that nothing tells a network how much volume its peaks have.
+    """
+
+    LEAST = math.radians(0.2)  # angles are log-uniform from here to pi
+
+    def __init__(self, centres: Float[Tensor, "centres 4"], share: float):
+        self.centres, self.share = centres, share
+
+    def draw(self, count: int, generator: Generator) -> Float[Tensor, "count 4"]:
+        near, device = round(self.share * count), self.centres.device
+        axis = torch.randn((near, 3), generator=generator, dtype=torch.float64, device=device)
+        u = draw_uniform((near, 2), generator, device)
+        angle = self.LEAST * (math.pi / self.LEAST) ** u[:, :1]
+        step = rotvec_to_quat(axis / axis.norm(dim=-1, keepdim=True) * angle)
+        about = multiply(self.centres[(u[:, 1] * len(self.centres)).long()], step)
+        anywhere = random_quat((count - near,), generator=generator, dtype=torch.float64, device=device)
+        return torch.cat([about, anywhere])
+
+    def log_density(self, q: Float[Tensor, "count 4"]) -> Float[Tensor, "count"]:
+        """With respect to volume pi^2."""
+        angle = 2 * torch.acos((q.double() @ self.centres.mT).abs().clamp_max(1))
+        near = self._radial(angle.clamp_min(self.LEAST))  # nearer ones are drawn by rounding only
+        mixture = near.logsumexp(-1) - math.log(len(self.centres)) + math.log(self.share)
+        return torch.logaddexp(mixture, mixture.new_full((), math.log(1 - self.share) - 2 * math.log(math.pi)))
+
+    @property
+    def peak(self) -> float:
+        """The log density just beside one of the rotations."""
+        radial = float(self._radial(torch.tensor(self.LEAST, dtype=torch.float64)))
+        return radial - math.log(len(self.centres)) + math.log(self.share)
+
+    def _radial(self, angle: Tensor) -> Tensor:
+        """Log density at an angle from a rotation: a share of all rotations between two angles is the integral of
+        (1 - cos) / pi."""
+        share = 2 * (angle / 2).sin().square() / math.pi
+        return -(angle.log() + math.log(math.log(math.pi / self.LEAST)) + share.log() + 2 * math.log(math.pi))
 
 
 class GridSummary(NamedTuple):

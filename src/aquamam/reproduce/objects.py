@@ -38,7 +38,7 @@ KEPT = (
 
 
 # file, rotation vector (radians), samples and uniform rotations of the ball
-VIEWS = {
+VIEWS: dict[str, list[tuple[str, Any, int, int]]] = {
     "die": [
         ("die_five.png", (0.0, 0.0, 0.4), 499, 500),
         ("die_unambiguous.png", (-0.55, 0.75, 0.2), 499, 500),

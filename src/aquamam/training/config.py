@@ -33,7 +33,7 @@ class TrainConfig(Config):
     time_budget: float = 0.0  # seconds; if set, the cosine schedule runs over wall-clock time instead of steps
     batch_size: int = 128  # over all processes
     optimizer: str = "muon"  # Muon for hidden matrices and AdamW for the rest; or "adamw", "adam"
-    lr: float = 1.5e-3
+    lr: float = 3e-3
     head_rate: float = 3.0  # the output layers learn so many times as fast: they must become sharp
     pyramid: bool = True  # heads learn as sums of ever coarser rows (`training.pyramid`)
     betas: tuple[float, float] = (0.9, 0.99)

@@ -42,7 +42,7 @@ _ENCODER: dict[str, Any] = {
 }
 _SMALL = ModelConfig(bins=500, embedding="stem", **_ENCODER)
 _FAST = TrainConfig()
-_OTHER = replace(_FAST, smoothing=0.0, validation_size=500)
+_OTHER = replace(_FAST, lr=1.5e-3, smoothing=0.0, validation_size=500)
 # IPDF's own recipe: rate 1e-4 after 1,000 steps of warm-up, then cosine over 300,000.
 _IPDF = replace(
     _OTHER,
