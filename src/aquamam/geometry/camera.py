@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from aquamam.errors import require
-from aquamam.geometry.rotations import inverse, rotate, rotvec_to_quat
+from aquamam.geometry.rotations import inverse, rotate
 
 MARGIN = 1.25  # side of a crop in longer sides of the box
 NOMINAL = 0.45  # apparent radius of a part in shares of the crop's side: about what crops have on average
@@ -94,11 +94,9 @@ class Crop:
 
 def ray_rotation(t: Float64[Tensor, "*batch 3"]) -> Float64[Tensor, "*batch 4"]:
     """The smallest rotation (xyzw) that takes the line of sight (0, 0, -1) to the ray through t."""
-    d = t / torch.linalg.vector_norm(t, dim=-1, keepdim=True)
-    axis = torch.stack([d[..., 1], -d[..., 0], torch.zeros_like(d[..., 0])], -1)  # (0, 0, -1) x d
-    sine = torch.linalg.vector_norm(axis, dim=-1, keepdim=True)
-    angle = torch.atan2(sine, -d[..., 2:])
-    return rotvec_to_quat(axis / sine.clamp_min(1e-300) * angle)
+    x, y, z = t.unbind(-1)
+    halfway = torch.stack([y, -x, torch.zeros_like(z), torch.linalg.vector_norm(t, dim=-1) - z], -1)
+    return halfway / torch.linalg.vector_norm(halfway, dim=-1, keepdim=True).clamp_min(1e-300)
 
 
 def check_box(box: Sequence[float | int], size: tuple[int, int]) -> Box:
