@@ -13,8 +13,6 @@ from aquamam.baselines.mog import AQuaMaMMoG, MoGConfig
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import geodesic_angle, inverse, multiply, quat_to_rotvec, random_quat, rotvec_to_quat
 
-# --- the flow ---------------------------------------------------------------------------------------------------------
-
 
 def flow_layer(name: str):
     torch.manual_seed(3)
@@ -68,9 +66,6 @@ def test_the_whole_flow_returns_and_training_precision_agrees(generator):
     assert model.loss(torch.arange(2), q).item() == pytest.approx(exact.item(), abs=1e-3)
 
 
-# --- AQuaMaM-MoG ------------------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def test_mog_density_is_the_papers_formula(generator):
     """Appendix: products of mixtures at s = ln(q + u) - ln(u - q), times 2u / (u^2 - q^2), times q_w."""
@@ -97,9 +92,6 @@ def test_mog_density_is_the_papers_formula(generator):
 def test_mog_toy_is_the_papers_network_with_another_head():
     config = MoGConfig(encoder="category", dim=64, heads=8, layers=3, hidden=256)
     assert AQuaMaMMoG(config).parameter_count == 243_904 + 65 * 3 * 512
-
-
-# --- encoders ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("encoder", "features"), [("category", 10), ("stem", 16), ("patches", 16), ("resnet50", 2048)])

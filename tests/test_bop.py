@@ -83,8 +83,6 @@ def test_models_say_how_large_their_part_is():
     assert part_of(model) is None
 
 
-# --- metrics ----------------------------------------------------------------------------------------------------------
-
 IDENTITY = Motion(np.eye(3), np.zeros(3))
 CUBE = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], float)
 AWAY = Motion(np.eye(3), np.array([0.0, 0.0, 10.0]))
@@ -151,9 +149,6 @@ def test_recalls_match_each_instance_once_and_count_the_missed():
     assert recalls.mssd == pytest.approx((2 * 1 + 8 * 2) / 40)  # of thresholds 0.05 and 0.1 one is right
     assert recalls.mspd == pytest.approx((2 * 1 + 8 * 2) / 40)
     assert Recalls.mean([recalls, Recalls.of([errors([[0.02]])])]).mssd_20 == 0.75
-
-
-# --- result files and commands ----------------------------------------------------------------------------------------
 
 
 def results_of(scene: Path) -> list[Result]:

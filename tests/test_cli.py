@@ -243,14 +243,11 @@ def test_the_demo_tells_of_every_view_and_writes_pictures_and_pages(tmp_path, pr
 
 CASES = {  # what is typed, and what is offered in a folder with photo.png, model.onnx and a folder data
     "aquamam pre": ["predict"],
-    "aquamam predict --str": ["--strategy"],
     "aquamam predict --strategy ": ["greedy", "beam", "expected"],
     "aquamam predict --json p": ["photo.png"],
     "aquamam train die-small --data d": ["data"],
-    "aquamam train die-small --data m": [],
     "aquamam export die m": ["model.onnx"],
     "aquamam reproduce un": ["unimodal"],
-    "aquamam reproduce toy --scale ": ["cpu", "paper"],
     "aquamam data inspect --camera openc": ["opencv"],
     "aquamam completion z": ["zsh"],
 }

@@ -19,9 +19,7 @@ from aquamam.data.detections import of_image, read_detections
 from aquamam.geometry.camera import ray_rotation
 from aquamam.geometry.rotations import geodesic_angle, multiply, opencv_to_opengl, random_quat
 from aquamam.network.poses import look
-from aquamam.plotting.overlay import silhouette
 from aquamam.posterior.distribution import Rotated
-from aquamam.rendering.solids import solid
 
 ROS = """
 image_width: 640
@@ -60,9 +58,6 @@ def photo(tmp_path):
     path = tmp_path / "000012.png"
     Image.fromarray(picture(np.eye(3), np.array([1.5, -0.8, -20.0]))).save(path)
     return path
-
-
-# --- cameras and boxes ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", [ROS, OPENCV, MESSAGE])
@@ -120,9 +115,6 @@ def test_detections_of_coco_bop_and_yolo_tell_the_same_boxes(tmp_path):
     assert of_image([named], tmp_path / "000012.png", alone=False) == [named]
     assert of_image([named], tmp_path / "000013.png", alone=False) == []
     refused("shares of the image", read_detections, tmp_path / "yolo.txt")
-
-
-# --- predict ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_rotated_posterior_has_the_densities_samples_and_predictions_of_its_inner_one(generator):
@@ -193,26 +185,6 @@ def test_every_detection_has_a_row_and_bad_ones_a_sentence(capsys, parts, photo,
         assert sentence in err
     main([*map(str, arguments)])
     assert len(capsys.readouterr().out.splitlines()) == 4  # two lines of head
-
-
-# --- plot -------------------------------------------------------------------------------------------------------------
-
-
-def test_the_contour_of_a_pose_surrounds_the_part_in_its_picture():
-    """The mask of projected triangles is the silhouette that the renderer draws."""
-    R, t = np.eye(3), np.array([1.5, -0.8, -20.0])
-    mesh = solid("die").mesh
-    corners = CAMERA.pixels((mesh.vertices @ R.T + t) * (1.0, -1.0, -1.0))
-    mask, left, top, scale = silhouette(corners, mesh.faces)
-    pixels = (picture(R, t) < 255).any(-1)
-    x, y = ((np.arange(n) + 0.5) for n in (160, 120))
-    columns, rows = (((x - left) * scale).astype(int), ((y - top) * scale).astype(int))
-    inside = (columns[None] >= 0) & (columns[None] < mask.shape[1]) & (rows[:, None] >= 0) & (rows[:, None] < len(mask))
-    drawn = np.zeros((120, 160), bool)
-    drawn[inside] = mask[
-        np.broadcast_to(rows[:, None], inside.shape)[inside], np.broadcast_to(columns, inside.shape)[inside]
-    ]
-    assert (drawn & pixels).sum() / (drawn | pixels).sum() > 0.95
 
 
 def test_a_box_is_plotted_as_poses_in_the_photograph_or_as_the_posterior_of_its_crop(prints, parts, photo, tmp_path):

@@ -45,9 +45,6 @@ def die(picture, tmp_path) -> str:
     return str(tmp_path / "die.png")
 
 
-# --- predict ----------------------------------------------------------------------------------------------------------
-
-
 def test_json_holds_everything_about_an_image(prints, model, die):
     (found,) = json.loads(prints("predict", die, "--model", model, "--json", "--matrix", "--samples", "64"))
     assert found["image"] == die
@@ -103,9 +100,6 @@ def test_unreadable_files_cost_a_sentence_and_not_the_others(capsys, model, die,
     for name in names:
         assert name in err
     assert "Traceback" not in err
-
-
-# --- images of every kind ---------------------------------------------------------------------------------------------
 
 
 def transparent(picture: Image.Image) -> Image.Image:
@@ -164,9 +158,6 @@ def test_folders_give_their_images_in_order(tmp_path, picture):
         picture.save(tmp_path / name, "PNG")
     assert [p.name for p in find_images([tmp_path])] == ["b.png", "a.JPG"]
     assert find_images(["a", "b"])[1].name == "b"  # whether a file is there is seen when it is read
-
-
-# --- sample and density -----------------------------------------------------------------------------------------------
 
 
 def test_samples_are_drawn_by_their_seed_and_carry_their_density(prints, model, die, tmp_path):
@@ -229,9 +220,6 @@ def test_a_wrong_table_of_rotations_is_one_sentence(refuses, model, die, tmp_pat
 def test_rotations_come_from_a_pipe_too(prints, model, die, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("qx,qy,qz,qw\n0,0,0,1\n"))
     assert len(prints("density", die, "--model", model, "--rotations", "-").splitlines()) == 2
-
-
-# --- plot -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -88,52 +88,48 @@ def test_an_example_is_changed_by_its_position_alone(dice):
     assert not torch.equal(other.images, alone.images)
 
 
-def test_shift_and_scale_move_the_object_as_said():
-    image = np.zeros((1, 3, 65, 65), np.uint8)
-    image[:, :, 28:37, 28:37] = 255
-    for name in ("shift", "scale"):
-        out = changed(batch_of(np.repeat(image, 40, 0)), **{name: 0.2}).images[:, 0].double()
-        mass = out.sum((1, 2)) / 255
-        rows = torch.arange(65.0, dtype=torch.float64)
-        offset = (out.sum(1) @ rows / out.sum((1, 2)) - 32).abs()
-        if name == "shift":
-            assert 5 < offset.max() <= 13.05
-            assert torch.allclose(mass, torch.full_like(mass, 81), rtol=0.02)
-        else:
-            assert offset.max() < 0.05
-            assert 81 / 1.3**2 < mass.min() < 75
-            assert 90 < mass.max() < 81 * 1.3**2
+SQUARE = batch_of(np.pad(np.full((40, 3, 9, 9), 255, np.uint8), ((0, 0), (0, 0), (28, 28), (28, 28))))  # on black
 
 
-def test_noise_blur_and_light_have_the_size_asked_for():
-    noisy = changed(flat(128, n=60), noise=0.1).images.double()
-    spread = noisy.std((1, 2, 3)) / 255
-    assert spread.max() < 0.105
-    assert spread.max() > 0.08
-    assert abs(noisy.mean() - 128) < 1
-    random = batch_of(np.random.default_rng(0).integers(0, 256, (20, 3, 32, 32), dtype=np.uint8))
-    blurred = changed(random, blur=0.05).images.double()
-    assert (blurred.std((1, 2, 3)) <= random.images.double().std((1, 2, 3)) + 1).all()
-    assert blurred.std((1, 2, 3)).min() < 0.4 * random.images.double().std()
-    light = changed(flat(128, n=60), brightness=0.2).images.double()
-    assert 75 < light.min() < 90
-    assert 166 < light.max() < 180
-    assert torch.equal(changed(flat(128), contrast=0.5).images, flat(128).images)
-    tinted = changed(flat(100, n=60), colour=0.5).images.double()
-    assert 66 <= tinted.min() < 75
-    assert 135 < tinted.max() <= 150
+def mass(images: torch.Tensor) -> torch.Tensor:
+    return images[:, 0].double().sum((1, 2)) / 255
 
 
-def test_occluders_cover_part_of_the_picture():
-    out = changed(flat(128, n=80, size=48), occluders=2).images
-    share = (out != 128).any(1).double().mean((1, 2))
-    assert (share == 0).any()
-    assert 0.02 < share.mean() < 0.5
+def offset(images: torch.Tensor) -> torch.Tensor:
+    """How far the middle of what is white is from that of the image, along x."""
+    images = images[:, 0].double()
+    return (images.sum(1) @ torch.arange(65.0).double() / images.sum((1, 2)) - 32).abs()
 
 
-def test_corners_repeat_the_border_where_no_ground_is_known():
-    out = changed(flat(77, n=8), turn_deg=180.0, shift=0.1)
-    assert (out.images == 77).all()
+def spread(images: torch.Tensor) -> torch.Tensor:
+    return images.double().std((1, 2, 3)) / 255
+
+
+def hidden(images: torch.Tensor) -> torch.Tensor:
+    return (images != 128).any(1).double().mean((1, 2))
+
+
+NOISE = batch_of(np.random.default_rng(0).integers(0, 256, (20, 3, 32, 32), dtype=np.uint8))  # of spread 0.29
+SIZES = [  # a setting, what it is tried on, what is measured, and where the least and the largest lie
+    ({"shift": 0.2}, SQUARE, offset, (0, 3), (5, 13.05)),
+    ({"shift": 0.2}, SQUARE, mass, (79.4, 81), (81, 82.6)),
+    ({"scale": 0.2}, SQUARE, offset, (0, 0.05), (0, 0.05)),
+    ({"scale": 0.2}, SQUARE, mass, (81 / 1.3**2, 75), (90, 81 * 1.3**2)),
+    ({"noise": 0.1}, flat(128, n=60), spread, (0, 0.05), (0.08, 0.105)),
+    ({"blur": 0.05}, NOISE, spread, (0, 0.12), (0, 0.295)),
+    ({"brightness": 0.2}, flat(128, n=60), torch.Tensor.double, (75, 90), (166, 180)),
+    ({"colour": 0.5}, flat(100, n=60), torch.Tensor.double, (66, 75), (135, 150)),
+    ({"contrast": 0.5}, flat(128), torch.Tensor.double, (128, 128), (128, 128)),
+    ({"occluders": 2}, flat(128, n=80, size=48), hidden, (0, 0), (0.1, 1)),
+    ({"turn_deg": 180.0, "shift": 0.1}, flat(77, n=8), torch.Tensor.double, (77, 77), (77, 77)),  # borders repeat
+]
+
+
+@pytest.mark.parametrize(("settings", "batch", "measure", "least", "most"), SIZES)
+def test_a_change_has_the_size_asked_for(settings, batch, measure, least, most):
+    found = measure(changed(batch, **settings).images)
+    assert least[0] <= found.min() <= least[1]
+    assert most[0] <= found.max() <= most[1]
 
 
 def test_settings_survive_json():

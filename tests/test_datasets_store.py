@@ -232,15 +232,3 @@ def test_draws_depend_on_position_alone():
     assert not np.array_equal(q, haar(6, "train", numbers))
     assert not np.array_equal(q, haar(5, "test", numbers))
     assert np.array_equal(uniforms(0, "s", numbers, 5)[:, 2:], uniforms(0, "s", numbers, 3, first=2))
-
-
-def test_drawn_rotations_are_canonical_and_uniform():
-    q = haar(0, "train", np.arange(20_000))
-    assert np.allclose(np.linalg.norm(q, axis=1), 1, atol=1e-12)
-    assert (q[:, 3] >= 0).all()
-    moments = np.einsum("ni,nj->ij", q, q) / len(q)  # of the uniform distribution: identity / 4
-    assert np.abs(moments - np.eye(4) / 4).max() < 5 * 0.25 / np.sqrt(len(q))
-    angle = 2 * np.arccos(np.clip(q[:, 3], 0, 1))
-    ecdf = (np.arange(len(q)) + 0.5) / len(q)
-    cdf = (np.sort(angle) - np.sin(np.sort(angle))) / np.pi
-    assert np.abs(ecdf - cdf).max() < 1.63 / np.sqrt(len(q))  # Kolmogorov's 1 % bound

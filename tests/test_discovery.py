@@ -37,9 +37,6 @@ def same_group(a: SymmetryGroup, b: SymmetryGroup, degrees: float) -> bool:
     return float(max(into)) < math.radians(degrees)
 
 
-# --- groups of objects ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_solid_has_its_group_wherever_it_lies_and_however_it_is_cut(name):
     mesh, frame = elsewhere(solid(name).mesh, seed=NAMES.index(name))
@@ -97,9 +94,6 @@ def test_marks_that_only_shading_shows_are_seen():
     assert find_symmetries(dent, tolerance=Tolerance(distance=0.05)).found.name == "none"
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
-
-
 FLAT = Mesh(
     vertices=np.array([(0, 0, 0), (2, 0, 0), (2, 1, 0), (0, 1, 0)], float), faces=np.array([(0, 1, 2), (0, 2, 3)])
 )
@@ -123,9 +117,6 @@ def test_size_and_sheets_do_not_matter(scale):
     assert found.centre == pytest.approx((scale, scale / 2, 0), abs=1e-6 * scale)
 
 
-# --- views ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_single_face_of_the_die_has_the_symmetries_of_its_pips():
     surface = Surface.of(solid("die").mesh)
     for towards, count in (((0, 0, 1), 4), ((0, -1, 0), 2), ((1, 0, 1), 1)):
@@ -145,9 +136,6 @@ def test_a_view_has_as_many_rotations_as_the_object_at_least(tmp_path):
     assert [view.count for view in found.views] == [12] * 2
     save_map(found, tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 10_000
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_writes_what_bop_reads(tmp_path, prints):

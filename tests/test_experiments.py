@@ -50,9 +50,6 @@ def learned(pairs) -> Fit:
     return Fit(make(replace(TINY, density="cells")), pairs, replace(FAST, steps=400)).run()
 
 
-# --- data and ceilings ------------------------------------------------------------------------------------------------
-
-
 def test_toy_rotations_are_those_that_scipy_draws_after_seed_2010(pairs):
     np.random.seed(2010)  # noqa: NPY002
     for i in range(6):
@@ -76,9 +73,6 @@ def test_rotations_that_share_a_cell_share_its_probability_in_the_ceiling():
 
 def test_peak_rotation_explains_the_papers_value():
     assert ceiling(Pairs.uniform([toy.peak_rotation()[None]]), toy.TOY_MODEL) == pytest.approx(29.51, abs=1e-3)
-
-
-# --- the likelihood and the batches -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("chart", "density"), [("hemisphere", "paper"), ("hemisphere", "cells"), ("atlas", "cells")])
@@ -117,9 +111,6 @@ def test_sampled_batches_have_the_right_mean(pairs):
     same = (drawn[:, None] == q).all(-1).double()
     mean = same.T @ torch.cat([batch.weight[batch.real] for batch in many]) / len(many)
     assert torch.all((mean - weight).abs() < 4.5 * (weight * (1 - weight) / (128 * len(many))).sqrt())
-
-
-# --- fitting ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_tiny_toy_learns_to_its_ceiling(learned, pairs):
@@ -173,9 +164,6 @@ def test_the_papers_schedule_halves_on_plateaus_and_stops_at_the_second_idle_one
     assert fit.optimizer.param_groups[0]["lr"] == PAPER.lr / 8
 
 
-# --- judging samples --------------------------------------------------------------------------------------------------
-
-
 def test_samples_of_a_learned_model_match_the_truth(learned, pairs):
     with torch.no_grad():
         posterior = learned.model(torch.arange(6)).unwrapped
@@ -186,17 +174,6 @@ def test_samples_of_a_learned_model_match_the_truth(learned, pairs):
     assert all(row["p_value"] > 1e-3 for row in judged["viewpoints"])
 
 
-def test_perfect_samples_are_judged_perfect(pairs):
-    category, q = pairs.real.nonzero()[:, 1].repeat(3), -pairs.q[pairs.real].repeat(3, 1)
-    judged = samples.judge(pairs, samples.Drawn(category, q, torch.zeros(189, dtype=torch.bool)))
-    assert judged["mean_distance_deg"] == pytest.approx(0, abs=1e-5)
-    assert judged["wrong_sentences"] == 0
-    for i, row in enumerate(judged["viewpoints"]):
-        assert row["counts"] == [3] * 2**i
-        assert row["total_variation"] == 0
-        assert row["p_value"] == pytest.approx(1)
-
-
 def test_lopsided_samples_are_caught():
     random = np.random.default_rng(0)
     assert samples.compare_shares(np.array([500, 500, 500, 500]), random)["p_value"] == pytest.approx(1)
@@ -204,9 +181,6 @@ def test_lopsided_samples_are_caught():
     assert found["p_value"] < 1e-6
     assert found["total_variation"] == pytest.approx(0.075)
     assert found["total_variation"] > 1.5 * found["total_variation_of_truth"]
-
-
-# --- whole experiments ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

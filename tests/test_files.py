@@ -5,10 +5,8 @@ import json
 import math
 import os
 
-import numpy as np
 import pytest
 
-from aquamam.data.disk.layout import write_array
 from aquamam.files import finite, write_bytes, write_json, write_text
 
 
@@ -53,10 +51,3 @@ def test_json_has_null_where_numbers_are_not_finite(tmp_path):
     value = {"a": [1.0, math.nan, (math.inf, "x")], "b": {"c": -math.inf, "d": None}}
     assert finite(value) == {"a": [1.0, None, [None, "x"]], "b": {"c": None, "d": None}}
     assert json.loads(write_json(tmp_path / "a.json", value).read_text()) == finite(value)
-
-
-def test_arrays_are_written_as_numpy_writes_them(tmp_path):
-    for array in (np.arange(6.0).reshape(2, 3), np.arange(12, dtype=np.int64).reshape(6, 2)[::2], np.zeros((0, 4))):
-        write_array(tmp_path / "a.npy", array)
-        np.save(tmp_path / "b.npy", np.ascontiguousarray(array))
-        assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()

@@ -8,7 +8,6 @@ from refusals import refused
 from scipy.spatial.transform import Rotation
 from tables import table_posterior
 
-from aquamam.cli.train import open_data
 from aquamam.data import RenderedDataset
 from aquamam.data.labels import draw_labels
 from aquamam.data.random import haar
@@ -21,7 +20,6 @@ from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 from aquamam.shape.lookalikes import Lookalikes
-from aquamam.training.config import TrainConfig
 
 SETTINGS = RenderSettings(size=48)
 
@@ -104,15 +102,6 @@ def test_groups_hold_beside_lists():
     turned = (q[:, ::2] - batch.rotations[::2, 0]).abs().amax(-1)
     assert (turned > 1e-3).float().mean() > 0.9
     assert group.distance(q[:, ::2], batch.rotations[::2, 0]).max() < 1e-6
-
-
-@pytest.mark.parametrize("photo", [False, True])
-def test_training_on_several_labels_asks_for_them(photo):
-    train, valid = open_data("render:die", 48, TrainConfig(labels_per_image=4), photo=photo)
-    assert train.describe()["lookalikes"]
-    assert not valid.lookalikes
-    train, _ = open_data("render:die", 48, TrainConfig(), photo=photo)
-    assert "lookalikes" not in train.describe()
 
 
 @pytest.fixture(scope="module")

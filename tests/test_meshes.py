@@ -52,9 +52,6 @@ def same_picture(one: Mesh, two: Mesh, tolerance: float = 0.02) -> bool:
     return bool(np.abs(a - b).mean() < tolerance)
 
 
-# --- formats ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("extension", ["obj", "glb", "gltf", "ply"])
 def test_files_bring_their_texture(tmp_path, extension):
     die, path = solid("die").mesh, tmp_path / f"die.{extension}"
@@ -164,9 +161,6 @@ def test_parts_of_a_scene_stand_in_their_places(tmp_path):
     assert len(mesh.faces) == 24
 
 
-# --- where it stands --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def wedge(tmp_path) -> Path:
     """A tetrahedron off the origin: longest along x, then y, then z."""
@@ -194,9 +188,6 @@ def test_up_axis_becomes_y_by_a_rotation(wedge, up, height):
     assert six_volumes == pytest.approx(6 * 4 * 2)  # and not minus that: no mirror
 
 
-# --- normals ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_fine_ball_is_smooth_and_a_cube_is_flat():
     ball = trimesh.creation.icosphere(4)
     normals = crease_normals(np.array(ball.vertices), np.array(ball.faces))
@@ -217,9 +208,6 @@ def test_a_cylinder_is_smooth_around_and_sharp_at_its_rims():
     assert (normals[~caps] * sides).sum(-1).min() > 0.999
 
 
-# --- identity ---------------------------------------------------------------------------------------------------------
-
-
 def test_hash_is_of_the_content_and_not_of_the_name():
     die = solid("die").mesh
     assert die.hash == replace(die, name="other").hash == pickle.loads(pickle.dumps(die)).hash
@@ -238,8 +226,6 @@ def test_a_mesh_does_not_change_with_the_arrays_it_came_from():
     with pytest.raises(ValueError, match="read-only"):
         mesh.vertices[0] = 1
 
-
-# --- bad input: one sentence each -------------------------------------------------------------------------------------
 
 PAINTED = "mtllib m.mtl\nusemtl a\n" + TRIANGLE + "f 1/1 2/1 3/1\n"
 PLY = "ply\nformat ascii 1.0\n{}element vertex {}\nproperty float x\nproperty float y\nproperty float z\nend_header\n"

@@ -10,7 +10,6 @@ from registry import inputs, tiny
 
 import aquamam
 from aquamam.geometry.rotations import geodesic_angle, random_quat
-from aquamam.network.images import to_rgb
 from aquamam.network.model import AQuaMaM
 from aquamam.posterior.calibration import Calibration
 from benchmarks.plain import PlainAQuaMaM
@@ -61,15 +60,6 @@ def test_pil_images_lists_and_tensors_are_read_alike():
             assert torch.allclose(model(images).log_prob(q), expected, atol=1e-5)
         assert model([]).batch_shape == (0,)
         assert model(Image.fromarray(np.zeros((40, 50), np.uint8))).batch_shape == (1,)
-
-
-def test_wide_pixels_are_scaled_by_what_they_hold():
-    """8-bit values in 32 bits, 16-bit values in 16 or 32, and floats up to 1 or 255 are one picture."""
-    grey = np.linspace(0, 255, 64).round().astype(np.uint8).reshape(8, 8)
-    expected = np.asarray(to_rgb(Image.fromarray(grey)))
-    wide = grey.astype(np.int32)
-    for values in (wide, wide * 257, (wide * 257).astype(np.uint16), wide / np.float32(255), wide.astype(np.float32)):
-        assert np.array_equal(np.asarray(to_rgb(Image.fromarray(values))), expected)
 
 
 @pytest.mark.parametrize("model", ["stem", "category"], indirect=True)  # those that see bins only

@@ -14,7 +14,7 @@ from browsers import PHONE, TOUCH, Visit
 from PIL import Image
 
 from aquamam.geometry.rotations import quat_to_rotvec
-from aquamam.pages.page import asset, image_uri, page
+from aquamam.pages.page import asset, page
 from aquamam.pages.posterior import object_data, page_data, posterior_page, write_page
 from aquamam.plotting import KnownObject, make_cloud
 from aquamam.rendering.render import RenderSettings
@@ -37,9 +37,6 @@ def data() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def address(data, tmp_path_factory) -> str:
     return write_page(tmp_path_factory.mktemp("page") / "posterior.html", data).as_uri()
-
-
-# --- the text ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_is_one_file_that_asks_for_nothing_and_reads_well(data):
@@ -78,28 +75,8 @@ def test_a_hostile_title_stays_text(data):
     assert text.count("<script") == 2
 
 
-@pytest.mark.parametrize("name", ["die", "cylinder", "tetX"])
-def test_a_mesh_travels_whole(name):
-    mesh, sent = solid(name).mesh, object_data(known(name))
-    vertices = np.frombuffer(base64.b64decode(sent["vertices"]), "<f4").reshape(-1, 3)
-    faces = np.frombuffer(base64.b64decode(sent["faces"]), "<u4").reshape(-1, 3)
-    assert np.allclose(vertices[faces], mesh.vertices[mesh.faces], atol=1e-6)
-    if mesh.texture is not None:
-        assert np.array_equal(np.asarray(opened(sent["texture"])), mesh.texture)
-    if name == "tetX":
-        colours = np.frombuffer(base64.b64decode(sent["colours"]), "u1").reshape(-1, 3, 3)
-        assert np.array_equal(colours, mesh.colours)
-
-
 def opened(uri: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
-
-
-def test_large_images_are_sent_small():
-    assert opened(image_uri(Image.new("RGB", (3000, 1500)), largest=512)).size == (512, 256)
-
-
-# --- in the browser ---------------------------------------------------------------------------------------------------
 
 
 class Page(Visit):

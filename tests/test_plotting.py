@@ -46,9 +46,6 @@ def texts(figure) -> str:
     return "\n".join(text.get_text() for text in figure.findobj(Text))
 
 
-# --- the cloud --------------------------------------------------------------------------------------------------------
-
-
 def test_a_cloud_is_the_papers_thousand_rotations_with_their_densities(cloud):
     assert len(cloud.q) == 1000
     assert [int((cloud.source == s).sum()) for s in (TRUTH, SAMPLE, UNIFORM)] == [1, 499, 500]
@@ -56,9 +53,6 @@ def test_a_cloud_is_the_papers_thousand_rotations_with_their_densities(cloud):
     assert np.linalg.norm(cloud.rotvec, axis=1).max() <= math.pi + 1e-9
     expected = four_fives().log_prob(torch.from_numpy(cloud.q)[:, None])[:, 0].numpy()
     assert np.allclose(cloud.log_density, expected, atol=1e-5)
-
-
-# --- colours ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -70,9 +64,6 @@ def test_likelier_is_redder_and_farther_from_the_background(theme):
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     luminance = linear @ [0.2126, 0.7152, 0.0722]  # what print and colour-blind readers see
     assert (np.diff(luminance) * (-1 if theme == "light" else 1) > 0).all()
-
-
-# --- figures ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_ball_numbers_its_points_and_explains_itself(cloud):
@@ -142,9 +133,6 @@ def test_illegal_bins_have_no_probability_and_are_shaded():
     assert "the first token drops" in texts(marginals(table_posterior(Cells("atlas", 24), batch=1)))
 
 
-# --- objects ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_models_object_is_known_by_name_and_mesh():
     die = known_object(Trained("die", solid("die").mesh.hash))
     assert die is not None
@@ -155,9 +143,6 @@ def test_a_models_object_is_known_by_name_and_mesh():
     assert known_object(Trained("part", "x")) is None
     assert known_object(object()) is None
     assert [known_object(object(), name).axis for name in ("cylinder", "cone", "die")] == ["y", "z", "z"]
-
-
-# --- curves -----------------------------------------------------------------------------------------------------------
 
 
 def record(i: int) -> dict:

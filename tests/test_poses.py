@@ -91,20 +91,6 @@ def test_regions_hold_what_is_drawn_from_the_distribution(poses, generator):
     assert float(torch.stack(held).double().mean()) == pytest.approx(0.8, abs=0.08)
 
 
-def test_a_crop_on_the_axis_is_a_plain_crop_and_others_show_what_a_turned_camera_sees():
-    """A small picture with one bright pixel: its ray, through the crop's camera, is the pixel's ray."""
-    camera = Camera(fx=300.0, fy=300.0, cx=100.0, cy=80.0)
-    picture = Image.new("RGB", (200, 160))
-    picture.paste((255, 255, 255), (150, 40, 154, 44))
-    crop, about = cut(picture, (130, 20, 40, 40), 64, camera)
-    pixels = np.asarray(crop)[..., 0] / np.asarray(crop)[..., 0].sum()
-    row, column = (np.indices((64, 64)) * pixels).sum((1, 2))
-    a = torch.tensor([(column + 0.5) / 64 - 0.5, (row + 0.5) / 64 - 0.5]) * about.side / about.focal
-    ray = rotate(about.turn, torch.tensor([float(a[0]), -float(a[1]), -1.0], dtype=torch.float64))
-    assert float(ray[0] / -ray[2]) == pytest.approx(52 / 300, abs=2e-3)
-    assert float(ray[1] / -ray[2]) == pytest.approx(38 / 300, abs=2e-3)
-
-
 def test_lens_distortion_is_undone():
     camera = Camera(fx=300.0, fy=310.0, cx=100.0, cy=80.0, distortion=(-0.2, 0.05, 0.001, -0.002, 0.01))
     u, v, _ = camera.ray(170.0, 30.0)

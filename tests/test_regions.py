@@ -22,7 +22,6 @@ from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import random_quat, rotvec_to_quat
 from aquamam.network.model import AQuaMaM, RotationModel
 from aquamam.posterior.calibration import Calibration, ConformalScores
-from aquamam.posterior.regions import density_pit, score_threshold
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
 from aquamam.training.calibrate import calibrate
@@ -102,17 +101,6 @@ def test_every_rotation_is_in_the_region_when_too_few_were_held_out():
     assert bool(everything.abstain)
 
 
-@pytest.mark.parametrize("mass", [0.02, 0.31, 0.5, 0.97, 1.0])
-def test_the_threshold_is_where_the_score_passes_the_mass(mass, generator):
-    log_p = torch.randn((60, 40), generator=generator, dtype=torch.float64).mul(3).round()  # many ties
-    u = torch.rand(40, generator=generator, dtype=torch.float64)
-    threshold, closed = score_threshold(log_p, torch.full((40,), mass, dtype=torch.float64), u)
-    for value in torch.arange(-8.0, 8.5, 0.5, dtype=torch.float64):
-        scores = density_pit(value.expand(40), log_p, u)
-        inside = (value > threshold) | (closed & (value == threshold))
-        assert torch.equal(inside, scores <= mass)
-
-
 def test_ties_of_cells_do_not_spoil_coverage(generator):
     cells = Cells("hemisphere", 6)
     posterior = table_posterior(cells, batch=1, scale=1.0).expand((600,))
@@ -120,9 +108,6 @@ def test_ties_of_cells_do_not_spoil_coverage(generator):
     for level in (0.3, 0.9):
         inside = posterior.region(level, samples=60, generator=generator).contains(truth)
         assert abs(float(inside.double().mean()) - level) < 3.5 * math.sqrt(level * (1 - level) / 600)
-
-
-# --- what a region tells ----------------------------------------------------------------------------------------------
 
 
 def test_the_share_of_a_ball_is_its_volume(generator):
@@ -159,9 +144,6 @@ def test_a_flat_posterior_abstains(generator):
     told = found.to_dicts()
     assert [one["abstain"] for one in told] == [True, True]
     assert told[0]["calibrated"] is False
-
-
-# --- where the scores live --------------------------------------------------------------------------------------------
 
 
 def test_the_scores_live_in_the_checkpoint(tmp_path):
@@ -234,7 +216,3 @@ def test_p_values_are_uniform_for_images_like_the_held_out_ones_and_small_for_ot
     assert kstest(p.numpy(), "uniform").statistic < 0.1  # 400 images against 300: two standard errors are 0.1
     assert odd.typicality.max() < 0.02
     assert odd.region(0.9, samples=40, calibration=False).abstain.all()
-
-
-def test_models_without_held_out_images_know_no_typicality():
-    assert tiny_model()(torch.zeros(2, 3, 16, 16)).typicality is None

@@ -54,9 +54,6 @@ def bumpy_ball(rings: int = 24, paint: str = "plain", smooth: bool = True) -> Me
     )
 
 
-# --- the same bytes ---------------------------------------------------------------------------------------------------
-
-
 def test_an_image_does_not_depend_on_its_batch_or_thread():
     for mesh in (solid("die").mesh, bumpy_ball(paint="colours")):
         q = rotations(8)
@@ -96,9 +93,6 @@ def test_any_batch_shape_is_kept(batch):
     q = np.broadcast_to([0.0, 0, 0, 1], (*batch, 4))
     assert render(solid("tet").mesh, q, SMALL).shape == (*batch, 48, 48, 3)
     assert render(solid("tet").mesh, np.broadcast_to(I, (*batch, 3, 3)), SMALL, alpha=True).shape == (*batch, 48, 48, 4)
-
-
-# --- geometry ---------------------------------------------------------------------------------------------------------
 
 
 def centre_of(image: np.ndarray) -> np.ndarray:
@@ -174,9 +168,6 @@ def test_what_crosses_the_near_plane_is_cut_there():
     assert covered[(depth > 1.6) & (depth < 40)].all()
     assert not covered[(depth < 1.4) | (up > 0)].any()
     assert not render(quad(z=9.0), I, SMALL, alpha=True)[..., 3].any()  # behind the camera
-
-
-# --- paint and light --------------------------------------------------------------------------------------------------
 
 
 def test_light_is_lambert_plus_ambient():

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
+from aquamam.data import random as positions
 from aquamam.geometry import rotations as rot
 
 CONVENTIONS = ["".join(p) for p in itertools.permutations("xyz")]
@@ -45,9 +46,6 @@ laws = settings(max_examples=60, deadline=None)
 def as_quat(values: list[float]) -> torch.Tensor:
     q = torch.tensor(values, dtype=torch.float64)
     return q / q.norm()
-
-
-# --- sign, validation, measures ---------------------------------------------------------------------------------------
 
 
 @laws
@@ -101,9 +99,6 @@ def test_the_uniform_density_is_known_in_all_three_measures():
     assert torch.allclose(rot.convert_log_density(there, to="pi2", from_="8pi2"), log_p)
 
 
-# --- the group --------------------------------------------------------------------------------------------------------
-
-
 @laws
 @given(unit_quats, unit_quats, unit_quats)
 def test_quaternions_are_a_group_and_act_like_their_matrices(a, b, c):
@@ -116,14 +111,6 @@ def test_quaternions_are_a_group_and_act_like_their_matrices(a, b, c):
     v = torch.tensor([0.3, -2.0, 5.0]).double()
     assert torch.allclose(rot.rotate(p, v), rot.quat_to_matrix(p) @ v, atol=1e-13)
     assert torch.allclose(rot.rotate(-p, v), rot.rotate(p, v), atol=0)
-
-
-def test_products_and_actions_broadcast():
-    p, q, v = haar(3, 1), haar(4, seed=1), torch.randn(4, 3).double()
-    assert rot.rotate(p, v).shape == (3, 4, 3)
-    assert rot.rotate(p, v[0]).shape == (3, 1, 3)
-    assert rot.geodesic_angle(p, q).shape == (3, 4)
-    assert torch.equal(rot.multiply(p, q)[2, 3], rot.multiply(p[2, 0], q[3]))
 
 
 @BOTH_DTYPES
@@ -167,9 +154,6 @@ def test_chordal_mean_agrees_with_scipy_and_ignores_signs():
         mean = rot.chordal_mean(q * signs, w)
         expected = [Rotation.from_quat(q[b]).mean(None if w is None else w[b]).as_quat() for b in range(4)]
         assert same(mean, torch.tensor(np.array(expected)), 1e-10)
-
-
-# --- conversions ------------------------------------------------------------------------------------------------------
 
 
 @BOTH_DTYPES
@@ -232,9 +216,6 @@ def test_camera_conversion_moves_every_point_to_the_flipped_camera_axes():
     assert torch.allclose(seen, rot.rotate(q, points) * torch.tensor([1.0, -1.0, -1.0]).double(), atol=1e-14)
 
 
-# --- batches, gradients, randomness -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 0, 3), (2, 3)])
 @BOTH_DTYPES
 def test_every_function_takes_any_batch_shape_and_keeps_the_dtype(shape, dtype):
@@ -273,8 +254,9 @@ def test_gradients_of_the_exponential_and_logarithm_are_right_from_zero_to_a_hal
     assert torch.allclose(jacobian, torch.eye(3).double(), atol=1e-12)
 
 
-def test_random_rotations_are_haar_uniform_canonical_and_reproducible():
-    q = haar(200_000)
+@pytest.mark.parametrize("by_position", [False, True])
+def test_random_rotations_are_haar_uniform_canonical_and_reproducible(by_position):
+    q = torch.from_numpy(positions.haar(0, "train", np.arange(200_000))) if by_position else haar(200_000)
     assert torch.equal(q, rot.canonical(q))
     angle = rot.geodesic_angle(q, IDENTITY).sort().values
     uniform = (angle - angle.sin()) / math.pi  # the Haar distribution of the angle

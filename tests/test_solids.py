@@ -85,9 +85,6 @@ def test_an_object_is_a_solid_or_a_file(tmp_path):
     assert mesh_of(open_object(str(tmp_path / "part.stl"))).name == "part"
 
 
-# --- the die ----------------------------------------------------------------------------------------------------------
-
-
 def number_towards(R: np.ndarray, direction: tuple[int, int, int]) -> int:
     return max(DIE_FACES, key=lambda number: (R @ np.array(DIE_FACES[number][0])) @ np.array(direction))
 

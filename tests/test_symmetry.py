@@ -46,9 +46,6 @@ def as_sets_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(within(a, b).max() < 1e-12) and bool(within(b, a).max() < 1e-12)
 
 
-# --- groups -----------------------------------------------------------------------------------------------------------
-
-
 @laws
 @given(discrete, st.integers(0, 99))
 def test_products_and_inverses_stay_in_the_group(spec, seed):
@@ -102,9 +99,6 @@ def test_generators_are_completed_to_their_group():
     assert SymmetryGroup.generated(torch.zeros(0, 4)).order == 1
     both = torch.cat((quarter, rot.rotvec_to_quat(torch.tensor([[math.pi / 2, 0, 0]], dtype=torch.float64))))
     assert as_sets_equal(SymmetryGroup.generated(both).elements, SymmetryGroup.octahedral().elements)
-
-
-# --- equivalents and distances ----------------------------------------------------------------------------------------
 
 
 @laws
@@ -172,9 +166,6 @@ def test_gradients_are_finite_at_zero_and_at_the_farthest():
         for other in (q.detach(), group.equivalents(q.detach())[:, 3], rot.multiply(q.detach(), reverse)):
             (gradient,) = torch.autograd.grad(group.distance(q, other).sum(), q)
             assert torch.isfinite(gradient).all()
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
 
 
 @laws

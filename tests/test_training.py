@@ -151,29 +151,6 @@ def test_plateau_halves_the_rate_and_stops_at_the_second_idle_halving(tmp_path, 
     assert (progress.step, progress.halvings, progress.best) == (9, 3, 2.5)
 
 
-def test_batch_norms_keep_their_statistics_for_the_end_of_a_schedule(tmp_path):
-    def statistics(folder, **changes) -> list[torch.Tensor]:
-        trainer = tiny_trainer(folder, 8, **changes)
-        seen = []
-        step = trainer._step
-
-        def watched(batch: Batch) -> torch.Tensor:
-            loss = step(batch)
-            seen.append(trainer.model.state_dict()["embed.stages.1.running_mean"].clone())
-            return loss
-
-        trainer._step = watched
-        trainer.fit()
-        return seen
-
-    frozen = statistics(tmp_path / "frozen", frozen_norms=0.5)
-    assert not torch.equal(frozen[0], frozen[3])
-    assert all(torch.equal(one, frozen[3]) for one in frozen[4:])
-    free = statistics(tmp_path / "free", frozen_norms=1.0)
-    assert torch.equal(free[3], frozen[3])
-    assert not torch.equal(free[4], free[3])
-
-
 def test_a_run_from_another_model_keeps_its_temperatures_also_when_resumed(tmp_path):
     start = AQuaMaM(MODEL).eval()
     start.calibration = Calibration(temperatures=(0.5, 2.0, 1.5), scores=ConformalScores(samples=20, scores=((0.5,),)))
