@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.utils import parametrize
 
 from aquamam.checkpoints.checkpoint import usable
@@ -25,7 +26,11 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
     if started:
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        # workers that torchrun starts again share a store with those before, whose addresses they must not find there
+        store, rank, world = next(rendezvous("env://"))
+        store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world)
     try:
         yield chosen
     finally:
