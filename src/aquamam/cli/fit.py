@@ -131,4 +131,6 @@ def lines_of(facts: dict[str, Any], out: Path) -> list[str]:
         rows.append([row["words"], *numbers])
     lines = ["", f"log-likelihood {likelihood}, {error}, {spread}", "", *columns(rows)]
     lines += ["! more than two standard errors from what the set promises"] if missed else []
+    if f["acc15"] < 0.5:
+        lines.append("few predictions are right yet: the same command with a longer --time-budget goes on learning")
     return [*lines, "", f"the page is {out / 'index.html'}; try: aquamam predict photo.png --model {out}/"]

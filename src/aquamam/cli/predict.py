@@ -143,16 +143,18 @@ def print_table(records: Iterator[dict[str, Any]], width: int) -> None:
         if number == 0:
             ceiling = "" if values["ceiling"] is None else f", ceiling {values['ceiling']:.2f}"
             shares = "  in 5  in 15  in 30 deg  modes  in words" if sampled else ""
-            place = f"  {'translation':^32}" if boxed else ""
+            place = f"  {'translation':^35}" if boxed else ""
             what = "quaternion xyzw" + (f", {values['frame']} camera" if "frame" in values else "")
-            tqdm.write(f"log density with respect to volume pi^2 (uniform -2.29{ceiling})")
+            near = "; in 5, 15, 30 deg: samples so close to the prediction" if sampled else ""
+            tqdm.write(f"ln p: log density with respect to volume pi^2 (uniform -2.29{ceiling}){near}")
             tqdm.write(f"{'image':{width}}  {what:^35}{place}  {'ln p':>7}{shares}")
         if boxed:
             name = f"{Path(name).name} {values['model']} {','.join(f'{edge:g}' for edge in values['box'])}"
         name = name if len(name) <= width else "..." + name[3 - width :]
         line = f"{name:{width}}  {' '.join(f'{x:+8.5f}' for x in values['quaternion_xyzw'])}"
         if boxed:
-            line += "  " + (" ".join(f"{v:+10.4g}" for v in values.get("translation", ())) or "-").center(32)
+            place = " ".join([*(f"{v:+10.4g}" for v in values.get("translation", ())), values.get("unit", "-")])
+            line += f"  {place:^35}"
         line += f"  {values['log_density']:7.2f}"
         if sampled:
             told = values.get("up_to_symmetry", values)

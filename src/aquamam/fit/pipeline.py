@@ -126,7 +126,8 @@ class Fit:
         facts["temperatures"] = self.stages("temper", inputs, self._temper, [self.tempered])
         inputs += [facts["temperatures"], config.groups]
         facts["calibration"] = self.stages("calibrate", inputs, self._calibrate, [model])
-        self.say(f"calibrated    on {config.held_out:,} renders, {config.groups} groups from sure to unsure")
+        groups = f", {config.groups} groups from sure to unsure" if config.groups > 1 else ""
+        self.say(f"calibrated    on {config.held_out:,} renders{groups}")
         pages = [self.out / "evaluation.html", self.out / "evaluation.json"]
         facts |= self.stages("evaluate", [*inputs, views], self._judge, pages)
         facts["seconds"] = self.stages.seconds() | {"training": trained["elapsed"]}
