@@ -15,11 +15,12 @@ import torch
 
 from aquamam.checkpoints.checkpoint import load_tensors
 
-SMALL = "--set dim=32 --set hidden=64 --set heads=2 --set checkpoint_seconds=1 --set validation_size=100"
+OFTEN = "--set checkpoint_seconds=1 --set validation_size=100 --set threads=1"
 COMMANDS = {
     "render": "render die --size 64 --split train=60000,test=2000 --workers 1",
-    "train": f"train die-small --data render:die --steps 200 --set validate_every=20 --set threads=1 {SMALL}",
-    "fit": f"fit cube --from none --steps 150 --held-out 200 --views 12 --set threads=1 {SMALL}",
+    "train": "train die-small --data render:die --steps 200 --set validate_every=20 --set dim=32 --set hidden=64 "
+    f"--set heads=2 {OFTEN}",
+    "fit": f"fit die --steps 20 --held-out 120 --views 6 {OFTEN}",  # from the bundled weights
 }
 
 
