@@ -1,5 +1,5 @@
-"""Rotations that give one picture: they do, and none is missing; a posterior that knows these classes gives all of a class
-equal shares and loses nothing."""
+"""Rotations that give one picture: they do, and none is missing; a posterior that knows these classes gives all of a
+class equal shares and loses nothing."""
 
 import numpy as np
 import pytest

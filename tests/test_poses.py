@@ -1,4 +1,5 @@
-"""A distribution over poses: exact mass, Jacobian, sampler and marginal, whatever the crop's camera; its modes as hypotheses."""
+"""A distribution over poses: exact mass, Jacobian, sampler and marginal, whatever the crop's camera; and its modes
+as hypotheses."""
 
 import math
 

@@ -1,5 +1,6 @@
-"""What is fitted after training: regions hold the truth as often as they promise, also when the model behind them is wrong
-about itself; temperatures raise the likelihood and change no prediction; typicality tells images unlike those of training."""
+"""What is fitted after training: regions hold the truth as often as they promise, also when the model behind them is
+wrong about itself; temperatures raise the likelihood and change no prediction; typicality tells images unlike those of
+training."""
 
 import math
 

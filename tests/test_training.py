@@ -1,4 +1,5 @@
-"""Training never loses work, is the same on one process and on two, and learns what is true; Muon and pyramids of heads."""
+"""Training never loses work, is the same on one process and on two, and learns what is true; Muon, and
+pyramids of heads."""
 
 import json
 import random

@@ -1,5 +1,5 @@
-"""What every data set promises: images, one or many true rotations, a class, and symmetries where they are known; and what
-loaders share: a list of images with classes and rotations, in a split of a folder."""
+"""What every data set promises: images, one or many true rotations, a class, and symmetries where they are known; and
+what loaders share: a list of images with classes and rotations, in a split of a folder."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence

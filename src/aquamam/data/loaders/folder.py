@@ -1,5 +1,5 @@
-"""A plain folder of images with a CSV of rotations; how a rotation is written is said, never guessed. The original AQuaMaM
-code's layout is one."""
+"""A plain folder of images with a CSV of rotations; how a rotation is written is said, never guessed. The original
+AQuaMaM code's layout is one."""
 
 import csv
 import json
