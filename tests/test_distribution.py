@@ -7,7 +7,7 @@ import torch
 from tables import legal_cells, table_posterior
 
 from aquamam.geometry.cells import Cells
-from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, random_quat
+from aquamam.geometry.rotations import LOG_UNIFORM, geodesic_angle, inverse_cdf, random_quat
 from aquamam.posterior.maps import within
 
 CHARTS = pytest.mark.parametrize("chart", ["hemisphere", "atlas"])
@@ -126,3 +126,16 @@ def test_a_map_with_gradients_is_the_whole_distribution(generator):
     assert torch.allclose(near.log_prob(q), posterior.log_prob(q), atol=1e-5)
     with torch.no_grad():
         assert not torch.allclose(near.log_prob(q), posterior.log_prob(q), atol=1e-3)
+
+
+@pytest.mark.parametrize("tokens", [5, 1000])
+def test_inverse_cdf_finds_the_token_at_any_size_and_none_of_probability_zero(tokens, generator):
+    p = torch.rand(tokens, generator=generator)
+    p[torch.rand(tokens, generator=generator) < 0.5] = 0
+    p[-1] = 0
+    p[0] += 0.1
+    u = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
+    u[-1] = 1 - 2.0**-53
+    token = inverse_cdf(p, u)
+    assert bool((p[token] > 0).all())
+    assert torch.allclose(token.bincount(minlength=tokens) / 4000, p / p.sum(), atol=1 / 1999)

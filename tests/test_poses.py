@@ -198,3 +198,17 @@ def test_poses_of_boxes_are_the_crops_posteriors():
     hypotheses = found.hypotheses(200, generator=torch.Generator().manual_seed(0))
     assert len(hypotheses) == 2
     assert all(0 < one.score <= 1 for of_one in hypotheses for one in of_one)
+
+
+def test_a_crop_on_the_axis_is_a_plain_crop_and_others_show_what_a_turned_camera_sees():
+    """A small picture with one bright pixel: its ray, through the crop's camera, is the pixel's ray."""
+    camera = Camera(fx=300.0, fy=300.0, cx=100.0, cy=80.0)
+    picture = Image.new("RGB", (200, 160))
+    picture.paste((255, 255, 255), (150, 40, 154, 44))
+    crop, about = cut(picture, (130, 20, 40, 40), 64, camera)
+    pixels = np.asarray(crop)[..., 0] / np.asarray(crop)[..., 0].sum()
+    row, column = (np.indices((64, 64)) * pixels).sum((1, 2))
+    a = torch.tensor([(column + 0.5) / 64 - 0.5, (row + 0.5) / 64 - 0.5]) * about.side / about.focal
+    ray = rotate(about.turn, torch.tensor([float(a[0]), -float(a[1]), -1.0], dtype=torch.float64))
+    assert float(ray[0] / -ray[2]) == pytest.approx(52 / 300, abs=2e-3)
+    assert float(ray[1] / -ray[2]) == pytest.approx(38 / 300, abs=2e-3)

@@ -275,3 +275,26 @@ def test_folding_changes_no_answer(fresh):
     assert set(plain.state_dict()) == set(AQuaMaM(MODEL).state_dict())
     assert torch.allclose(plain.posterior(images).first_log_probs(), after, atol=1e-6)
     assert torch.equal(model.posterior(images).first_log_probs(), after)  # the model itself goes on learning
+
+
+def test_batch_norms_keep_their_statistics_for_the_end_of_a_schedule(tmp_path):
+    def statistics(folder, **changes) -> list[torch.Tensor]:
+        trainer = tiny_trainer(folder, 8, **changes)
+        seen = []
+        step = trainer._step
+
+        def watched(batch: Batch) -> torch.Tensor:
+            loss = step(batch)
+            seen.append(trainer.model.state_dict()["embed.stages.1.running_mean"].clone())
+            return loss
+
+        trainer._step = watched
+        trainer.fit()
+        return seen
+
+    frozen = statistics(tmp_path / "frozen", frozen_norms=0.5)
+    assert not torch.equal(frozen[0], frozen[3])
+    assert all(torch.equal(one, frozen[3]) for one in frozen[4:])
+    free = statistics(tmp_path / "free", frozen_norms=1.0)
+    assert torch.equal(free[3], frozen[3])
+    assert not torch.equal(free[4], free[3])
