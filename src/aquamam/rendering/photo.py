@@ -30,7 +30,7 @@ from aquamam.rendering.lights import (
     visibility,
 )
 from aquamam.rendering.meshes import Mesh
-from aquamam.rendering.raster import TILE, Scene, _cover, _edges, _mix, compiled
+from aquamam.rendering.raster import TILE, Scene, _cover, _edges, _mix, compiled, texel
 from aquamam.rendering.render import scene_arrays
 from aquamam.rendering.sensor import COSINES, QUANTISERS, expose
 
@@ -117,20 +117,7 @@ def _texel(scene, u, v, area):
     while area > 4.0 and level < last:
         area *= 0.25
         level += 1
-    offset, height, width = levels[level, 0], levels[level, 1], levels[level, 2]
-    u, v = u - np.floor(u), v - np.floor(v)
-    tx, ty = u * width - 0.5, (1.0 - v) * height - 0.5
-    bx, by = np.floor(tx), np.floor(ty)
-    i0, j0 = int(bx), int(by)
-    wx, wy = int((tx - bx) * 64.0 + 0.5), int((ty - by) * 64.0 + 0.5)
-    i1 = i0 + 1 if i0 + 1 < width else 0
-    j1 = offset + (j0 + 1 if j0 + 1 < height else 0) * width
-    i0 = i0 if i0 >= 0 else width - 1
-    j0 = offset + (j0 if j0 >= 0 else height - 1) * width
-    # three colours in one integer: weights in 64ths add to 4096, and 255 * 4096 < 2^20
-    upper = texels[j0 + i0] * (64 - wx) + texels[j0 + i1] * wx
-    lower = texels[j1 + i0] * (64 - wx) + texels[j1 + i1] * wx
-    packed = upper * (64 - wy) + lower * wy
+    packed = texel(texels, levels, level, u - np.floor(u), v - np.floor(v))
     return (packed & 0xFFFFF) / 4096.0, (packed >> 20 & 0xFFFFF) / 4096.0, (packed >> 40) / 4096.0
 
 

@@ -192,6 +192,25 @@ def _cover(p, screen, faces, near, step, xs, ys, depth, owner, floor):
 
 
 @compiled
+def texel(texels, levels, level, u, v):
+    """Colour of a level of the texture at u, v in [0, 1), between four texels: 4096 times red, green and blue, 20 bits
+    each."""
+    offset, height, width = levels[level, 0], levels[level, 1], levels[level, 2]
+    tx, ty = u * width - 0.5, (1.0 - v) * height - 0.5
+    bx, by = np.floor(tx), np.floor(ty)
+    i0, j0 = int(bx), int(by)
+    wx, wy = int((tx - bx) * 64.0 + 0.5), int((ty - by) * 64.0 + 0.5)
+    i1 = i0 + 1 if i0 + 1 < width else 0
+    j1 = offset + (j0 + 1 if j0 + 1 < height else 0) * width
+    i0 = i0 if i0 >= 0 else width - 1
+    j0 = offset + (j0 if j0 >= 0 else height - 1) * width
+    # three colours in one integer: weights in 64ths add to 4096, and 255 * 4096 < 2^20
+    upper = texels[j0 + i0] * (64 - wx) + texels[j0 + i1] * wx
+    lower = texels[j1 + i0] * (64 - wx) + texels[j1 + i1] * wx
+    return upper * (64 - wy) + lower * wy
+
+
+@compiled
 def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner, box, columns, total, image):
     """Colour every sample of its nearest face and average the samples of a pixel."""
     faces, normals, uv, colours, texels, levels = scene[1], scene[2], scene[3], scene[4], scene[5], scene[6]
@@ -266,19 +285,7 @@ def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner,
                         for weight in (finer, 1.0 - finer):
                             if weight == 0.0:
                                 break
-                            offset, height, width = levels[level, 0], levels[level, 1], levels[level, 2]
-                            tx, ty = u * width - 0.5, (1.0 - v) * height - 0.5
-                            bx, by = np.floor(tx), np.floor(ty)
-                            i0, j0 = int(bx), int(by)
-                            wx, wy = int((tx - bx) * 64.0 + 0.5), int((ty - by) * 64.0 + 0.5)
-                            i1 = i0 + 1 if i0 + 1 < width else 0
-                            j1 = offset + (j0 + 1 if j0 + 1 < height else 0) * width
-                            i0 = i0 if i0 >= 0 else width - 1
-                            j0 = offset + (j0 if j0 >= 0 else height - 1) * width
-                            # Three colours in one integer: weights in 64ths add to 4096, and 255 * 4096 < 2^20.
-                            upper = texels[j0 + i0] * (64 - wx) + texels[j0 + i1] * wx
-                            lower = texels[j1 + i0] * (64 - wx) + texels[j1 + i1] * wx
-                            packed, weight = upper * (64 - wy) + lower * wy, weight * (1.0 / 4096.0)
+                            packed, weight = texel(texels, levels, level, u, v), weight * (1.0 / 4096.0)
                             red += weight * (packed & 0xFFFFF)
                             green += weight * (packed >> 20 & 0xFFFFF)
                             blue += weight * (packed >> 40)
