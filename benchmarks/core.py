@@ -166,7 +166,7 @@ def against_ipdf(rounds: int) -> list[Figure]:
     ]
     maps = {"every value": lambda: ours(image).log_prob(grid)}
     for name in ("die", "cylinder"):
-        model = aquamam.load(name)
+        model = aquamam.load(f"{name}-plain")
         data = RenderedDataset(solid(name), RenderSettings(size=64), seed=0, split="test", length=5)
         pictures = iter(data.batch(range(5)).images[:, None].repeat(rounds + 1, 1, 1, 1, 1))  # five renders in turn
         maps[f"within 1e-6, {name}"] = lambda model=model, pictures=pictures: aquamam.within(

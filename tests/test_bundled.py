@@ -25,17 +25,17 @@ from aquamam.shape.lookalikes import Lookalikes
 
 
 def test_die_and_cylinder_come_with_the_package_and_are_small():
-    assert {"die", "die-plain", "cylinder", "symsol"} <= set(bundled())
+    assert {"die", "cylinder", "die-plain", "cylinder-plain", "die-paper", "cylinder-paper", "symsol"} <= set(bundled())
     assert all(resolve(name).stat().st_size < 8e6 for name in bundled())
 
 
-@pytest.mark.parametrize("name", ["die", "die-plain", "cylinder"])
+@pytest.mark.parametrize("name", ["die", "cylinder", "die-plain", "cylinder-plain"])
 def test_fresh_renders_are_as_likely_as_the_checkpoint_says(name):
     model = aquamam.load(name)
     promised = model.info["evaluation"]
     drawn = {"seed": SEED + 99, "split": "test", "length": 128}
     plain = RenderedDataset(solid(name.removesuffix("-plain")), RenderSettings(size=64), **drawn)
-    data = fresh_renders(model, **drawn) if name == "die" else plain
+    data = plain if name.endswith("-plain") else fresh_renders(model, **drawn)
     found = evaluate(model, data, samples=0, strategies=["greedy"], quiet=True)
     error = float(found.columns["log_likelihood"].std()) / 128**0.5
     assert abs(found.figures.mean_log_likelihood - promised["mean_log_likelihood"]) < 4 * error
@@ -100,7 +100,7 @@ def test_a_reader_follows_a_likelihood_through_few_files_and_functions():
 
 
 def test_a_cylinders_samples_are_spread_evenly_along_its_symmetry(generator):
-    model = aquamam.load("cylinder")
+    model = aquamam.load("cylinder-plain")
     group = solid("cylinder").symmetry
     image, truth = view("cylinder", (0.4, 0.2, 0.5))
     q = model(image).sample((1000,), generator=generator)[:, 0].double()

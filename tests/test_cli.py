@@ -169,7 +169,7 @@ def test_info_tells_parameters_bins_and_ceiling(preset, parameters, bins, ceilin
         ("plot IMAGE --model MODEL -o a.png --truth 1,1,1,1", "unit norm"),
         ("plot IMAGE --model MODEL -o a.png --object unheard-of", "neither a file nor a solid"),
         ("plot IMAGE --model MODEL -o a.png --box 7,5,9,9 --kind pose", "needs --camera"),
-        ("plot IMAGE --box 7,5,9,9 --kind pose --model cylinder --camera 9,9,7,5 -o a.png", "that tells poses"),
+        ("plot IMAGE --box 7,5,9,9 --kind pose --model cylinder-plain --camera 9,9,7,5 -o a.png", "that tells poses"),
         ("plot IMAGE --model MODEL -o a.png --camera 1,1,1,1", "give --box"),
         ("evaluate MODEL --data nowhere", "there is no data set at nowhere"),
         ("evaluate MODEL --data render:", "render: needs a solid"),

@@ -150,7 +150,7 @@ def test_a_box_and_a_camera_give_the_pose(prints, parts, photo):
 
 
 def test_models_without_poses_are_rotated_by_the_ray_to_the_box(photo):
-    model, image = aquamam.load("cylinder"), Image.open(photo)
+    model, image = aquamam.load("cylinder-plain"), Image.open(photo)
     box = (120, 20, 30, 30)
     plain = look(model, image, box, CAMERA)
     ray = torch.tensor([55 / 200, 25 / 200, -1.0], dtype=torch.float64)

@@ -220,7 +220,7 @@ RULES = {
         ("must meet its image", lambda: poses((300, 300, 20, 20))),
         ("positive radius", lambda: part_of(of_part({"radius": -1.0}))),
         ("needs the part's size", lambda: poses(model=of_part(None))),
-        ("rotations only", lambda: poses(model=aquamam.load("cylinder"))),
+        ("rotations only", lambda: poses(model=aquamam.load("cylinder-plain"))),
         ("1 parts and 2 classes", lambda: to_detection3d([[]], "camera", class_ids=["die", "cup"])),
     ],
     "meshes and renders": [

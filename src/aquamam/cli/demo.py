@@ -15,7 +15,7 @@ VIEWS: dict[str, tuple[str, str, tuple[float, float, float] | int, str, str]] = 
     "light": ("die", "die", 17, "a die in real light", "one rotation gives this picture"),
     "clear": ("die-plain", "die", (0.5, 0.6, 0.2), "a render of three faces of a die", "one rotation gives it"),
     "five": ("die-plain", "die", (0.0, 0.0, 0.3), "a render of only the five", "four rotations do, 90 degrees apart"),
-    "cylinder": ("cylinder", "cylinder", (0.4, 0.0, 0.5), "a cylinder", "any about its axis do, and end for end"),
+    "cylinder": ("cylinder-plain", "cylinder", (0.4, 0.0, 0.5), "a cylinder", "any about its axis do, and end for end"),
 }
 
 

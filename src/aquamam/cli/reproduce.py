@@ -56,7 +56,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--images": {"type": whole(1), "help": "fresh renders of an object to judge its model on (default: 300)"},
     "--model": {
         "default": None,
-        "help": "bundled name or checkpoint (default: that of the name, NAME-paper with --mesh)",
+        "help": "bundled name or checkpoint (default: NAME-plain, with --mesh NAME-paper)",
     },
     "--mesh": {"metavar": "FILE", "help": "the paper's own mesh, cube.obj or cylinder.obj, instead of our object"},
     "--ipdf": {"metavar": "MODEL", "help": "a trained IPDF to judge on some of the same renders"},

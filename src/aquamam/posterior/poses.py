@@ -132,7 +132,9 @@ class PoseDistribution(CropFrames):
     def at(self, q: Float[Tensor, "batch 4"]) -> Pose:
         """The poses of rotations that the crops show (xyzw), with the likeliest window token by token."""
         with torch.no_grad():
-            place = self._decode(q[None].to(self.sentences.first_log_probs().device), lambda logits: logits.argmax(-1))[0]
+            place = self._decode(q[None].to(self.sentences.first_log_probs().device), lambda logits: logits.argmax(-1))[
+                0
+            ]
         return self.to_pose(q, windows.value(place.double() + 0.5, self.sentences.cells.bins))
 
     def hypotheses(self, samples: int = 1000, *, generator: Generator = None) -> list[list[Hypothesis]]:

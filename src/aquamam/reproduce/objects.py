@@ -65,7 +65,7 @@ def run(
     mesh: the paper's file; without it the object is ours. ipdf: a checkpoint of IPDF, judged on so many of the same
     renders with a grid of that level.
     """
-    path = resolve(model or (name if mesh is None else f"{name}-paper"))
+    path = resolve(model or f"{name}-{'plain' if mesh is None else 'paper'}")
     network = load(path)
     shown, stored = shown_object(name, mesh), (network.info.get("data") or {}).get("settings")
     check_object(path, network, shown)
