@@ -171,7 +171,7 @@ def parse_symmetry(text: str) -> "SymmetryGroup":
             data = json.loads(Path(text).read_text())
             return SymmetryGroup.from_dict(data) if "elements" in data else SymmetryGroup.from_bop(data)
         except (OSError, ValueError) as error:
-            raise InputError(f"must name a JSON file with a symmetry, got: {error}") from None
+            raise InputError(f"must name a JSON file with a symmetry, got one that cannot be read ({error}).") from None
     name, _, letter = text.partition(":")
     plain = {"none": "trivial", **{name: name for name in ("tetrahedral", "octahedral", "icosahedral")}}
     if name in plain and not letter:
@@ -183,7 +183,7 @@ def parse_symmetry(text: str) -> "SymmetryGroup":
         if name[:1] in ("C", "D") and name[1:].isdigit():
             n = int(name[1:])
             return SymmetryGroup.cyclic(n, axis) if name[0] == "C" else SymmetryGroup.dihedral(n, axis, across)
-    raise InputError(f"must be a name such as none, C4, D2:y or cylinder, or a JSON file, got {text!r}")
+    raise InputError(f"must be a name such as none, C4, D2:y or cylinder, or a JSON file, got {text!r}.")
 
 
 def parse_split(text: str) -> dict[str, int]:
