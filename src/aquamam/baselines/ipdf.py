@@ -118,7 +118,7 @@ class IPDF(Baseline):
         r"""Negative sampling: $f_{true} - \ln Z$, where $Z = \frac{1}{1 + K} \sum e^f / p$ over the truth and K
         negatives estimates the volume under the scores, p being the density that the negatives are drawn from.
 
-        Uniform ones, $p = 1 / π^2$, are the paper's. They are drawn anew for each image and shared by its true rotations.
+        Uniform ones, $p = 1 / π^2$, are the paper's, drawn anew for each image and shared by its true rotations.
         """
         context = self.net.context(self.encoder(images))
         negatives, batch, unit = self.config.negatives, len(context), as_unit_quat(q)

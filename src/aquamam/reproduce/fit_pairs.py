@@ -166,7 +166,10 @@ PAPER = replace(PLAIN, batches="sampled", steps=624 * 313, lr=1e-4, decay="plate
 
 
 class Fit:
-    """One fit of a model to pairs, whose result is `model`; `curve` holds the loss before each step, AQuaMaM's NLL of a sentence."""
+    """One fit of a model to pairs, whose result is `model`.
+
+    `curve` holds the loss before each step, AQuaMaM's NLL of a sentence.
+    """
 
     def __init__(
         self, model: RotationModel, data: Pairs, config: FitConfig, state: Path | None = None, device: str = "cpu"
