@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -12,6 +10,7 @@ import pytest
 import torch
 from networks import tiny_config, tiny_model
 from PIL import Image
+from processes import torchrun
 from refusals import refused
 from synthetic import KnownMixture, Listed, numbers
 from tables import table_posterior
@@ -289,8 +288,7 @@ def test_two_processes_give_the_figures_of_one(checkpoint, folder, prints):
     arguments = ["evaluate", str(checkpoint), "--data", str(folder), "--samples", "20", "--batch-size", "5"]
     arguments += ["--json", "--quiet"]
     alone = figures_of(prints(*arguments))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "aquamam"]
-    together = subprocess.run([*torchrun, *arguments, "--device", "cpu"], capture_output=True, text=True, check=True)
+    together = torchrun("-m", "aquamam", *arguments, "--device", "cpu")
     assert together.stdout.count("mean_log_likelihood") == 4  # one object: the whole, two classes, their mean
     both = figures_of(together.stdout)
     assert alone["images"] == 23

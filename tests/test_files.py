@@ -34,12 +34,16 @@ def test_a_write_that_fails_says_why_and_leaves_the_old_file(tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_two_writers_of_one_file_both_succeed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("finished", [True, False])
+def test_two_writers_of_one_file_both_succeed(tmp_path, monkeypatch, finished):
     path, replace = tmp_path / "a.bin", os.replace
 
     def meanwhile(temporary, target):
+        """The other one, which takes what this one has written so far for a leftover, may be half way itself."""
         monkeypatch.setattr(os, "replace", replace)
         write_bytes(path, b"same")
+        if not finished:
+            path.unlink()
         replace(temporary, target)
 
     monkeypatch.setattr(os, "replace", meanwhile)

@@ -2,28 +2,19 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import torchrun
 from scenes import bop_folder, pose_model
 
 from aquamam.checkpoints.checkpoint import load_tensors, save_model
 from aquamam.evaluation.bop import read_results
 
 HERE = Path(__file__).parent
-
-
-def torchrun(*words, status: int = 0) -> subprocess.CompletedProcess:
-    """Two processes on this machine."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run([*launch, *map(str, words)], capture_output=True, text=True, check=False)
-    assert bool(done.returncode) == bool(status), done.stderr
-    return done
 
 
 def test_two_processes_render_the_files_of_one(tmp_path, prints):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from networks import tiny_config
+from processes import torchrun
 from refusals import refused
 from synthetic import KnownMixture
 from torch import nn
@@ -95,9 +96,7 @@ def test_two_processes_equal_one(tmp_path, precision, error):
     gloo."""
     # a large eps: keys' biases have no gradient but rounding, which Adam would blow up to full steps
     changes = {"dropout": 0.0, "eps": 1e-3, "precision": precision}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    arguments = [str(HERE / "train_tiny.py"), str(tmp_path / "two"), "20", json.dumps(changes)]
-    subprocess.run([*launch, *arguments], check=True, capture_output=True)
+    torchrun(HERE / "train_tiny.py", tmp_path / "two", 20, json.dumps(changes))
     tiny_trainer(tmp_path / "one", 20, replace(MODEL, dropout=changes.pop("dropout")), **changes).fit()
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     for name, tensor in one.items():

@@ -26,10 +26,10 @@ def write_bytes(path: str | os.PathLike[str], blob: bytes | memoryview) -> Path:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)  # mkstemp's 0600 would hide a shared file from its readers
         os.replace(temporary, path)
-    except BaseException as error:
+    except FileNotFoundError:
+        return write_bytes(path, blob)  # another process writes the same file and took this one for a leftover
+    except BaseException:
         Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, FileNotFoundError) and path.exists():
-            return path  # another process writes the same file and has taken this one for a leftover
         raise
     return path
 
