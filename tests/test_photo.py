@@ -46,6 +46,20 @@ def test_pictures_differ_in_light_and_place(taken):
     assert np.abs(taken.windows[:, :2]).max() < 0.75
 
 
+def test_a_mesh_without_colours_is_painted_in_any(taken):
+    """The middle of the part in half of its pictures: black, white, reddish and bluish ones are among them."""
+    images, windows, _ = photograph(solid("cube").mesh, R, KEYS, side=32)
+    row, column = (((windows[:, k] + 0.5) * 32).astype(int) for k in (1, 0))
+    middle = images[np.arange(len(images)), :, row, column].astype(float)
+    brightness, tint = middle.mean(1), middle[:, 0] - middle[:, 2]
+    assert brightness.min() < 50
+    assert brightness.max() > 200
+    assert tint.min() < -30
+    assert tint.max() > 30
+    painted = taken.images.astype(float)
+    assert np.median((painted[:, 0] - painted[:, 2]).max((1, 2))) > 60  # a die stays red
+
+
 def test_a_part_that_differs_from_its_mesh_is_neither_moved_nor_larger_on_average(taken):
     """Only the outline differs: the same lights, and boxes that are as often larger as smaller."""
     other = photograph(solid("die").mesh, R, KEYS, side=32, mesh_error=0.1)

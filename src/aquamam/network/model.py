@@ -266,8 +266,8 @@ class AQuaMaM(RotationModel, Trunk):
     def later_logits(self, states: Float[Tensor, "*rows steps dim"], token: int) -> Float[Tensor, "*rows steps bins"]:
         """Logits of the tokens from this one on from the last states of the rotation tokens before them."""
         of_rotation = max(0, 3 - token)  # the first steps tell components of the rotation, the others the window
-        logits = self.head(states[..., :of_rotation, :])
-        if states.shape[-2] > of_rotation:
+        logits = self.head(states[..., :of_rotation, :]) if of_rotation else self.pose_head(states)
+        if 0 < of_rotation < states.shape[-2]:
             logits = torch.cat([logits, self.pose_head(states[..., of_rotation:, :])], -2)
         temperatures = self.calibration.temperatures[token : token + states.shape[-2]]
         return logits / states.new_tensor(temperatures)[:, None]

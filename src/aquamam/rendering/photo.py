@@ -29,7 +29,7 @@ from aquamam.rendering.lights import (
     uniform,
     visibility,
 )
-from aquamam.rendering.meshes import Mesh
+from aquamam.rendering.meshes import GREY, Mesh
 from aquamam.rendering.raster import TILE, Scene, _cover, _edges, _mix, compiled, texel
 from aquamam.rendering.render import scene_arrays
 from aquamam.rendering.sensor import COSINES, QUANTISERS, expose
@@ -54,7 +54,6 @@ def photograph(
     *,
     side: int,
     pictures: UInt8[np.ndarray, "m h h 3"] | None = None,
-    colour: tuple[int, int, int] = (150, 150, 150),
     mesh_error: float = 0.0,
 ) -> Photographs:
     """One picture for each rotation and key; the same rotation and key give the same bytes, whatever else is asked
@@ -64,7 +63,7 @@ def photograph(
     distances = np.empty(len(keys))
     if pictures is None:
         pictures = np.empty((0, 1, 1, 3), np.uint8)
-    radius, scene, normals, shadows = photo_scene(mesh, colour)
+    radius, scene, normals, shadows = photo_scene(mesh)
     results = images, windows, distances
     rotations = np.ascontiguousarray(rotations)
     _photograph_all(
@@ -76,10 +75,10 @@ def photograph(
 _SCENES: WeakKeyDictionary[Mesh, Any] = WeakKeyDictionary()
 
 
-def photo_scene(mesh: Mesh, colour: tuple[int, int, int]) -> tuple[float, Scene, Float32[np.ndarray, "faces 3 3"], Any]:
+def photo_scene(mesh: Mesh) -> tuple[float, Scene, Float32[np.ndarray, "faces 3 3"], Any]:
     """Its radius, the mesh as the loops read it, a unit normal for each corner, and where light reaches it."""
     if mesh not in _SCENES:
-        scene = Scene(*scene_arrays(mesh, colour))
+        scene = Scene(*scene_arrays(mesh, GREY))
         corners = mesh.vertices[mesh.faces]
         flat = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
         normals = np.repeat(flat[:, None], 3, 1) if mesh.normals is None else np.array(mesh.normals, np.float64)
@@ -91,13 +90,22 @@ def photo_scene(mesh: Mesh, colour: tuple[int, int, int]) -> tuple[float, Scene,
 
 
 @compiled
-def _draw_paint(state, paint):
-    """How the part's colours are changed: three gains, an exponent, a saturation."""
+def _draw_paint(state, known, paint):
+    """How the part's colours are changed: three gains, an exponent, a saturation.
+
+    A mesh without colours says nothing of the real part's: an exponent of zero makes it white, and the gains are its
+    colour, from black to white, half of the time with a tint.
+    """
     gain = log_uniform(state, 0.75, 1.3)
     for c in range(3):
         paint[c] = gain * math.exp(uniform(state, -0.12, 0.12))
     paint[3] = log_uniform(state, 0.75, 1.35)
     paint[4] = uniform(state, 0.6, 1.3)
+    if not known:
+        gain, tint = log_uniform(state, 0.03, 0.8), max(uniform(state, -1.2, 1.2), 0.1)
+        for c in range(3):
+            paint[c] = min(gain * math.exp(uniform(state, -tint, tint)), 0.9)
+        paint[3] = 0.0
 
 
 @compiled
@@ -282,7 +290,7 @@ def _photograph_all(
         draw_environment(state, roughness, 1, lights, count, diffuse, glossy)
         _own_lamp(lights, key)
         light_vertices(directions, seen, key[:3] @ R, lit_by)
-        _draw_paint(state, paint)
+        _draw_paint(state, scene[6].shape[0] > 0 or scene[4].shape[0] > 1, paint)
         image[:] = 0
         cover[:] = 0
         lobe = 1.0 / (1.0 / min(max(0.5 / (roughness * roughness), 0.6), 1500.0) + 1.0 / lights[0, 3])

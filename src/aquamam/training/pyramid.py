@@ -57,7 +57,7 @@ def folded(model: RotationModel) -> RotationModel:
     """The model with plain heads; itself if it has no others."""
     if not isinstance(model, AQuaMaM) or not parametrize.is_parametrized(model.head):
         return model
-    plain = AQuaMaM(model.config).to(model.start.device).train(model.training)
+    plain = type(model)(model.config).to(model.start.device).train(model.training)
     state = {name: value for name, value in model.state_dict().items() if ".parametrizations." not in name}
     for name in AQuaMaM.output_layers:
         if (head := getattr(model, name, None)) is not None:
