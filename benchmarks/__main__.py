@@ -20,6 +20,7 @@ from benchmarks.measure import Figure, machine, report, use_cpu_time
 PARTS: dict[str, Callable[[int], list[Figure]]] = {
     "rotations": lambda rounds: core.likelihoods_and_samples(2 * rounds),
     "predictions": core.predictions,
+    "poses": lambda rounds: [core.pose_over_rotation(20 * rounds)],
     "training": lambda rounds: [core.training_step(2 * rounds)],
     "toy": lambda rounds: [core.toy_training(rounds)],
     "ipdf": core.against_ipdf,

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 import aquamam
 from aquamam.checkpoints.checkpoint import build
 from aquamam.data.renders import RenderedDataset
 from aquamam.export.onnx import export
 from aquamam.export.runner import OnnxModel
+from aquamam.geometry.camera import cut
 from aquamam.geometry.grid import so3_grid
 from aquamam.geometry.rotations import random_quat
 from aquamam.rendering.render import RenderSettings
@@ -23,7 +25,7 @@ from aquamam.rendering.solids import solid
 from aquamam.reproduce.fit_pairs import Fit, FitConfig
 from aquamam.reproduce.toy import toy_pairs
 from aquamam.training.presets import PRESETS
-from benchmarks.measure import Figure, compare
+from benchmarks.measure import Figure, at_most, compare
 from benchmarks.plain import PlainAQuaMaM
 
 DIE = {"bins": 500, "dim": 512, "heads": 8, "layers": 6, "image": 224, "patch": 16}
@@ -89,6 +91,22 @@ def predictions(rounds: int) -> list[Figure]:
                 )
             )
     return figures
+
+
+@torch.inference_mode()
+def pose_over_rotation(rounds: int) -> Figure:
+    """What three more tokens cost: a box's pose, crop included, against its rotation."""
+    model, picture = aquamam.load("die"), Image.effect_noise((640, 480), 60).convert("RGB")
+    box, camera = (200, 150, 100, 90), aquamam.Camera(fx=600, fy=600, cx=320, cy=240)
+
+    def rotation():
+        return model([cut(picture, box, model.config.image_size, camera)[0]]).mode
+
+    def pose():
+        return aquamam.poses(model, picture, box, camera).mode
+
+    both = compare("a box's pose, bundled die", pose, "its rotation alone", rotation, at_least=1, rounds=rounds)
+    return at_most("a box's pose over its rotation alone: time", both.ours / both.other, 1.4, rounds)
 
 
 def training_step(rounds: int, batch: int = 32) -> Figure:

@@ -7,6 +7,7 @@ plain. Stopped, it goes on where it was; `--sheet FILE` draws the parts instead.
 """
 
 import argparse
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -138,14 +139,14 @@ class ManyParts(AQuaMaM):
     def around(cls, model: AQuaMaM) -> "ManyParts":
         """The same network, told nothing yet."""
         many = cls(model.config)
-        state = {name.replace("embed.", "embed.stem.", 1): value for name, value in model.state_dict().items()}
+        state = {re.sub(r"^embed\.", "embed.stem.", name): value for name, value in model.state_dict().items()}
         many.load_state_dict({**state, "embed.parts.weight": many.embed.parts.weight})
         return many
 
     def alone(self, parts: int) -> AQuaMaM:
         """The network without its parts: their mean vector is added to the positions of the image's tokens."""
         plain = AQuaMaM(self.config)
-        state = {name.replace("embed.stem.", "embed.", 1): value for name, value in self.state_dict().items()}
+        state = {re.sub(r"^embed\.stem\.", "embed.", name): value for name, value in self.state_dict().items()}
         mean = state.pop("embed.parts.weight")[:parts].mean(0)
         state["position"][: self.config.prefix_tokens] += mean
         plain.load_state_dict(state)

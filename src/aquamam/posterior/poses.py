@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from aquamam.errors import InputError
@@ -27,7 +27,11 @@ from aquamam.posterior import windows
 from aquamam.posterior.distribution import Generator, RotationDistribution
 from aquamam.posterior.hypotheses import Hypothesis, find_hypotheses
 from aquamam.posterior.regions import density_pit
-from aquamam.posterior.sentences import QuaternionSentences
+from aquamam.posterior.sentences import QuaternionSentences, beam
+
+
+def likeliest(logits: Float[Tensor, "*batch bins"]) -> Int64[Tensor, "*batch"]:
+    return logits.argmax(-1)
 
 
 class Pose(NamedTuple):
@@ -120,21 +124,31 @@ class PoseDistribution(CropFrames):
 
         with torch.no_grad():
             q = self.rotation.sample((count,), generator=generator)
-            place = self._decode(q, draw)
+            place = self._window(q, draw)
         u = draw_uniform(place.shape, generator, place.device)
         return self.to_pose(q, windows.value(place.double() + u, self.sentences.cells.bins))
 
     @property
     def mode(self) -> Pose:
         """The greedy prediction: the rotation's, then the likeliest window token by token."""
-        return self.at(self.rotation.mode)
+        cells = self.sentences.cells
+        with torch.no_grad():
+            best = self.sentences.decode(beam(1))
+            # the network has read all of the sentence but its last token
+            last, images = (
+                cells.centre(best.cell[..., 2:]).float(),
+                torch.arange(len(self.turn), device=best.chart.device),
+            )
+            place = self._rest(best.chart, last, tuple(states[best.state, images] for states in best.past), likeliest)
+            return self._middle(self.sentences.representative(best)[0], place[0])
 
     def at(self, q: Float[Tensor, "batch 4"]) -> Pose:
         """The poses of rotations that the crops show (xyzw), with the likeliest window token by token."""
         with torch.no_grad():
-            place = self._decode(q[None].to(self.sentences.first_log_probs().device), lambda logits: logits.argmax(-1))[
-                0
-            ]
+            return self._middle(q, self._window(q[None].to(self.sentences.first_log_probs().device), likeliest)[0])
+
+    def _middle(self, q: Tensor, place: Tensor) -> Pose:
+        """The pose of a rotation and the middle of a window's cell."""
         return self.to_pose(q, windows.value(place.double() + 0.5, self.sentences.cells.bins))
 
     def hypotheses(self, samples: int = 1000, *, generator: Generator = None) -> list[list[Hypothesis]]:
@@ -144,19 +158,22 @@ class PoseDistribution(CropFrames):
             find_hypotheses(q, t, self.centre) for q, t in zip(drawn.rotation.unbind(1), drawn.translation.unbind(1))
         ]
 
-    def _decode(self, q: Float[Tensor, "rotations batch 4"], choose: Callable[[Tensor], Tensor]) -> Tensor:
-        """Bins of the window, one token after the other, given rotations."""
-        cells, bins = self.sentences.cells, self.sentences.cells.bins
+    def _window(self, q: Float[Tensor, "rotations batch 4"], choose: Callable[[Tensor], Tensor]) -> Tensor:
+        """Bins of the window given rotations."""
+        cells = self.sentences.cells
         point = cells.chart.split(q)
-        seen = cells.seen(point.u, cells.locate(point)).float()
+        return self._rest(point.chart, cells.seen(point.u, cells.locate(point)).float(), (), choose)
+
+    def _rest(
+        self, chart: Tensor, seen: Tensor, past: tuple[Tensor, ...], choose: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Bins of the window, one token after the other, from what the network shall see next and what it has seen."""
         chosen: list[Tensor] = []
-        logits, past = self.sentences.conditionals.rest(point.chart, seen)
-        while True:
+        while len(chosen) < 3:
+            logits, past = self.sentences.conditionals.rest(chart, seen, past)
             chosen.append(choose(logits[..., -1, :].float()))
-            if len(chosen) == 3:
-                return torch.stack(chosen, -1)
-            seen = windows.centre(chosen[-1], bins)[..., None]
-            logits, past = self.sentences.conditionals.rest(point.chart, seen, past)
+            seen = windows.centre(chosen[-1], self.sentences.cells.bins)[..., None]
+        return torch.stack(chosen, -1)
 
     def region_score(self, pose: Pose, samples: int = 200, *, generator: Generator = None) -> Float[Tensor, "batch"]:
         """The share of the distribution that is likelier than each pose: at most 0.9 for nine truths of ten if it is

@@ -49,6 +49,8 @@ class Sentences(NamedTuple):
     chart: Int[Tensor, "rotations batch"]
     cell: Int[Tensor, "rotations batch 3"]
     log_prob: Float[Tensor, "rotations batch"]
+    past: tuple[Tensor, ...] = ()  # of the network, for some rows, and which of them a sentence goes on from
+    state: Int[Tensor, "rotations batch"] | None = None
 
 
 class QuaternionSentences(RotationDistribution):
@@ -161,7 +163,7 @@ class QuaternionSentences(RotationDistribution):
             total, chart, cell, state = (x[parent, images] for x in (total, chart, cell, place))
             total, code = total + log_p[state, images, token], state * cells.bins + token
             cell = torch.cat([cell, token[..., None]], -1)
-        return Sentences(chart, cell, total)
+        return Sentences(chart, cell, total, past, state)
 
     def sentences(self, count: int, *, generator: Generator = None) -> Sentences:
         """Draw token sequences, shape (count, batch)."""
@@ -170,7 +172,8 @@ class QuaternionSentences(RotationDistribution):
             generator.manual_seed(int(torch.randint(2**62, ()).item()))
         with torch.no_grad():
             parts = [self.decode(sampler(n, generator), generator) for n in self._chunks(count)]
-        return Sentences(*(torch.cat(field) for field in zip(*parts)))
+        chart, cell, log_p, *_ = zip(*parts)
+        return Sentences(torch.cat(chart), torch.cat(cell), torch.cat(log_p))
 
     def _sample(self, count: int, generator: Generator) -> Rotations:
         drawn = self.sentences(count, generator=generator)
@@ -181,7 +184,11 @@ class QuaternionSentences(RotationDistribution):
 
     def _topk(self, k: int) -> TopK:
         best = self.decode(beam(k))
-        return TopK(self.cells.chart.join(best.chart, self.cells.representative(best.cell)).float(), best.log_prob)
+        return TopK(self.representative(best), best.log_prob)
+
+    def representative(self, found: Sentences) -> Rotations:
+        """The rotation that stands for each cell."""
+        return self.cells.chart.join(found.chart, self.cells.representative(found.cell)).float()
 
 
 def beam(width: int) -> Choose:
