@@ -44,7 +44,7 @@ class Step:
 def turning_die(
     model: Any, turns: tuple[int, ...] = TURNS, *, draws: int = 250, samples: int = 1024, seed: int = 0
 ) -> list[Step]:
-    """The posteriors of a die that turns about the vertical, frame by frame; all are stated for the first frame's pose."""
+    """The posteriors of a die that turns about the vertical, frame by frame; all are of the first frame's pose."""
     generator = torch.Generator().manual_seed(seed)
     known = known_object(model)
     mesh, settings = (known.mesh, known.settings) if known else (solid("die").mesh, RenderSettings(size=64))
@@ -86,7 +86,7 @@ def flat(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_ball(axes: Any, points: np.ndarray, colour: str) -> None:
-    """All rotations are a ball of radius 180 degrees: axis times angle, opposite points of its surface are one rotation."""
+    """All rotations are a ball of radius 180 degrees: axis times angle; opposite points of its surface are one."""
     axes.set_aspect("equal")
     axes.set_axis_off()
     axes.set(xlim=(-3.65, 3.65), ylim=(-3.65, 3.65))
@@ -111,7 +111,7 @@ def picture(steps: list[Step], turns: tuple[int, ...] = TURNS) -> Any:
     title = "A turning die: no frame alone tells its rotation, all of them do"
     figure.text(0.2 / width, 0.955, title, color=INK, fontsize=14, weight="bold")
     words = (
-        "Dots are samples, as rotation vectors (axis times angle) of the pose in the first frame; the ring is the truth. "
+        "Dots are samples, as rotation vectors (axis times angle) of the first frame's pose; the ring is the truth. "
         "Entropy in nats: less is surer."
     )
     figure.text(0.2 / width, 0.92, words, color=MUTED, fontsize=9)

@@ -60,7 +60,8 @@ def main() -> None:
 def report(words: str, model: aquamam.AQuaMaM, data: BopDataset) -> None:
     found = evaluate(model, data, strategies=["greedy"], quiet=True).figures
     print(
-        f"{words:16} {found.images} test photographs: LL {found.mean_log_likelihood:.2f}, within 15 deg {found.acc15:.0%}, "
+        f"{words:16} {found.images} test photographs: LL {found.mean_log_likelihood:.2f}, "
+        f"within 15 deg {found.acc15:.0%}, "
         f"30 deg {found.acc30:.0%}, median error {found.median_error_deg:.1f} deg, 90 % region {found.coverage90:.0%}",
         flush=True,
     )

@@ -13,7 +13,7 @@ Widths = float | tuple[float, float, float]
 
 
 def bingham_posterior(centres: Tensor, widths: Sequence[Widths], weights: Sequence[float] | None = None):
-    """One image's posterior. Widths are standard deviations in degrees about the object's x, y and z; 0 is any angle."""
+    """One image's posterior. Widths: standard deviations in degrees about the object's x, y and z; 0 is any angle."""
     centres = torch.as_tensor(centres, dtype=torch.float64)
     each = [(w, w, w) if isinstance(w, float) else w for w in widths]
     z = torch.tensor([[*(-2 / math.radians(w) ** 2 if w else 0.0 for w in row), 0.0] for row in each]).double()

@@ -14,7 +14,8 @@ def moved(mesh: Mesh, turn: Rotation, shift=(0.0, 0.0, 0.0), scale: float = 1.0)
 
 
 def remeshed(mesh: Mesh, rng: np.random.Generator) -> Mesh:
-    """The same surface and paint in other triangles: some cut in four, the rest in three at a random point; shuffled, some turned inside out."""
+    """The same surface and paint in other triangles: some cut in four, the rest in three at a random point; shuffled,
+    some turned inside out."""
     corners = mesh.vertices[mesh.faces]
     layers = [corners]
     if mesh.uv is not None:

@@ -1,4 +1,5 @@
-"""All posteriors and all models, each in one dictionary: a new one costs an entry, and test_laws.py runs every law over it."""
+"""All posteriors and all models, each in one dictionary: a new one costs an entry, and test_laws.py runs every law over
+it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ def table(chart: str = "atlas", density: str = "cells", bins: int = 12, *, scale
 
 @cache
 def top_of_a_tower() -> ViewClasses:
-    """A square tower whose four sides are painted: seen from the top or bottom alone, four rotations give one picture."""
+    """A square tower with four painted sides: seen from the top or bottom alone, four rotations give one picture."""
     sides = [[1.0, 0, 0, 1], [-1, 0, 0, 1], [0, 1, 0, 1], [0, -1, 0, 1]]
     changed = torch.ones(4, 4, dtype=torch.bool)
     changed[0] = False

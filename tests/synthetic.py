@@ -43,7 +43,8 @@ COLOURS = ((200, 40, 40), (40, 200, 40))
 
 
 class KnownMixture(RotationDataset):
-    r"""Red images: one mode; green images: three. Around each mode $p \propto \exp(\kappa \cos\theta)$, theta the angle to it."""
+    r"""Red images: one mode; green images: three. Around each mode $p \propto \exp(\kappa \cos\theta)$, theta the angle
+    to it."""
 
     kind = "synthetic"
     classes = ("one", "three")

@@ -20,7 +20,8 @@ def constant_and_moments(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def random_concentrations(count: int, largest: float, generator: torch.Generator) -> torch.Tensor:
-    """z = (-a, -b, -c, 0) with a, b, c from 1e-4 to `largest`, evenly on a log scale: nearly uniform, rings, needles, peaks."""
+    """z = (-a, -b, -c, 0) with a, b, c from 1e-4 to `largest`, evenly on a log scale: nearly uniform, rings, needles,
+    peaks."""
     decades = math.log10(largest) + 4
     size = 10 ** (torch.rand(count, 3, generator=generator, dtype=torch.float64) * decades - 4)
     return torch.cat([-size, torch.zeros(count, 1, dtype=torch.float64)], -1)
@@ -146,7 +147,7 @@ def test_winners_loss_bounds_the_likelihood_when_nothing_is_relaxed(generator):
 
 
 def test_both_euler_preimages_are_counted(generator):
-    """The density of rotations is that of the angles over |cos b| / 8, whichever of the two triples names the rotation."""
+    """The density of rotations is that of the angles over |cos b| / 8, whichever of both triples names the rotation."""
     q = random_quat((30,), generator=generator, dtype=torch.float64)
     mean = torch.tensor([0.3, 2.5, -1.0], dtype=torch.float64)  # a middle angle beyond a quarter turn
     other = torch.stack([mean[0] + math.pi, math.pi - mean[1], mean[2] + math.pi])

@@ -41,7 +41,7 @@ def test_the_papers_toy_model_has_748545_parameters():
 
 @torch.no_grad()
 def test_scores_of_1000_rotations_agree_on_all_paths(generator):
-    """The training path, the path of the grid (rotations shared by the images, in pieces) and a plain re-computation."""
+    """The training path, the grid's path (rotations shared by the images, in pieces) and a plain re-computation."""
     model = tiny(level=2)
     q = torch.cat([random_quat((1000,), generator=generator, dtype=torch.float64), so3_grid(2)[:200]])
     images = torch.arange(2)

@@ -55,7 +55,8 @@ def inputs(model: AQuaMaM, count: int, generator: torch.Generator) -> torch.Tens
 
 @pytest.fixture(scope="module", params=["stem", "patches"])
 def exported(request, tmp_path_factory) -> tuple[AQuaMaM, Path]:
-    """A model and the name of its graphs; tracing takes its time, so once each: one by the engine's cache, one by the command."""
+    """A model and the name of its graphs; tracing takes its time, so once each: one by the engine's cache, one by the
+    command."""
     model, folder = make(request.param), tmp_path_factory.mktemp("onnx")
     model.learn(**ABOUT)
     checkpoint = save_model(model, folder / "model.safetensors")

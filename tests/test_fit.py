@@ -1,4 +1,5 @@
-"""From a mesh to a model in one command: the folder is whole, a kill loses nothing, and bad parts are told in one sentence."""
+"""From a mesh to a model in one command: the folder is whole, a kill loses nothing, and bad parts are told in one
+sentence."""
 
 import json
 import math

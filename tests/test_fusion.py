@@ -79,7 +79,7 @@ def test_a_product_is_what_quadrature_on_the_grid_says(kind, generator):
 
 
 def test_sharp_frames_that_differ_a_little_give_the_bingham_product(generator):
-    # one mode of half a degree in each frame, a degree and a half apart: too sharp for any grid, and known in closed form
+    # one mode of half a degree in each frame, 1.5 degrees apart: too sharp for any grid, and known in closed form
     scale = -2 / math.radians(0.5) ** 2
     centres = multiply(
         random_quat((1,), generator=generator, dtype=torch.float64), rotvec_to_quat(0.02 * torch.eye(3).double())
@@ -137,7 +137,7 @@ def test_samples_follow_the_density(generator):
     fused = fuse(frames, relative, generator=generator)
     share = log_product(frames, relative).softmax(0)
     q = fused.sample((2000,), generator=generator)[:, 0].double()
-    # second moments of quaternions tell the distribution's place and widths; errors of 2,000 draws that repeat some points
+    # second moments of quaternions tell place and widths; errors of 2,000 draws that repeat some points
     found, expected = q.T @ q / len(q), GRID.T @ (share[:, None] * GRID)
     torch.testing.assert_close(found, expected, atol=0.05, rtol=0)
     surprise = -fused.log_prob(q[:, None])

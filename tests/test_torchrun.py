@@ -1,4 +1,5 @@
-"""`torchrun`: what two processes do together is what one does, and a training whose worker is killed goes on by itself."""
+"""`torchrun`: what two processes do together is what one does, and a training whose worker is killed goes on by
+itself."""
 
 import json
 import re

@@ -24,30 +24,29 @@ def _random_colour(state, colour):
 @compiled
 def _add_noise(state, image, cells, amount, chroma):
     """Multiply by exponentials of smooth noise, `cells` cells along a side."""
-    side = image.shape[1]
-    grid = np.empty((4, cells + 2, cells + 2), np.float32)
+    side, one, half = image.shape[1], np.float32(1.0), np.float32(0.5)
+    grid, line = np.empty((4, cells + 2, cells + 2), np.float32), np.empty((3, cells + 2), np.float32)
     for c in range(4):
         size = amount if c == 3 else amount * chroma
         for i in range(cells + 2):
             for j in range(cells + 2):
                 grid[c, i, j] = uniform(state, -size, size)
     ox, oy = uniform(state, 0.0, 1.0), uniform(state, 0.0, 1.0)
+    x = np.arange(side) * cells / side + ox
+    cell = x.astype(np.int32)
+    place = (x - cell).astype(np.float32)
     for row in range(side):
         y = row * cells / side + oy
         i = int(y)
         fy = np.float32(y - i)
-        for column in range(side):
-            x = column * cells / side + ox
-            j = int(x)
-            fx = np.float32(x - j)
-            a, b, d, e = (1 - fy) * (1 - fx), (1 - fy) * fx, fy * (1 - fx), fy * fx
-            grey = a * grid[3, i, j] + b * grid[3, i, j + 1] + d * grid[3, i + 1, j] + e * grid[3, i + 1, j + 1]
-            for c in range(3):
-                own = a * grid[c, i, j] + b * grid[c, i, j + 1] + d * grid[c, i + 1, j] + e * grid[c, i + 1, j + 1]
-                value = grey + own  # exp(value), near enough
-                image[c, row, column] *= max(
-                    np.float32(1.0) + value * (np.float32(1.0) + np.float32(0.5) * value), 0.05
-                )
+        for c in range(3):  # grey and colour together, between two rows of the grid
+            for j in range(cells + 2):
+                upper, lower = grid[3, i, j] + grid[c, i, j], grid[3, i + 1, j] + grid[c, i + 1, j]
+                line[c, j] = upper + fy * (lower - upper)
+            for column in range(side):
+                j = cell[column]
+                value = line[c, j] + place[column] * (line[c, j + 1] - line[c, j])  # exp(value), near enough
+                image[c, row, column] *= max(one + value * (one + half * value), np.float32(0.05))
 
 
 @compiled

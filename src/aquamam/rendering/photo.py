@@ -109,9 +109,17 @@ def _draw_paint(state, known, paint):
 
 
 @compiled
-def _repaint(paint, red, green, blue):
+def _linear(curve, value):
+    """Linear light of a byte, or of what lies between two."""
+    value = min(max(value, 0.0), 255.0)
+    k = int(value)
+    return curve[k] + (value - k) * (curve[k + 1] - curve[k])
+
+
+@compiled
+def _repaint(paint, curve, red, green, blue):
     """Linear light of a colour from 0 to 255 after the changes."""
-    r, g, b = (red / 255.0) ** (2.2 * paint[3]), (green / 255.0) ** (2.2 * paint[3]), (blue / 255.0) ** (2.2 * paint[3])
+    r, g, b = _linear(curve, red), _linear(curve, green), _linear(curve, blue)
     grey = (r + g + b) / 3.0
     r, g, b = grey + paint[4] * (r - grey), grey + paint[4] * (g - grey), grey + paint[4] * (b - grey)
     return max(paint[0] * r, 0.0), max(paint[1] * g, 0.0), max(paint[2] * b, 0.0)
@@ -157,7 +165,8 @@ def _shade(
     left, right, top, bottom = box
     share = 1.0 / (SUPERSAMPLE * SUPERSAMPLE)
     reflectance, lobe = gloss
-    red, green, blue = _repaint(paint, float(colours[0, 0, 0]), float(colours[0, 0, 1]), float(colours[0, 0, 2]))
+    curve = (np.arange(257) / 255.0) ** (2.2 * paint[3])
+    red, green, blue = _repaint(paint, curve, float(colours[0, 0, 0]), float(colours[0, 0, 1]), float(colours[0, 0, 2]))
     face, footprint = -1, 0.0
     n, reached = np.empty((3, 3)), np.empty((2, 3))
     sx, sy, sz, fx, fy, fz, gx, gy, gz, hx, hy, hz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -191,10 +200,10 @@ def _shade(
             if textured:
                 u, v = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
                 red, green, blue = _texel(scene, u, v, footprint * inverse * inverse * inverse)
-                red, green, blue = _repaint(paint, red, green, blue)
+                red, green, blue = _repaint(paint, curve, red, green, blue)
             elif coloured:
                 red, green = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
-                red, green, blue = _repaint(paint, red, green, (hx * rx + hy * ry - hz) * inverse)
+                red, green, blue = _repaint(paint, curve, red, green, (hx * rx + hy * ry - hz) * inverse)
             a = n[0, 0] * rx + n[0, 1] * ry - n[0, 2]
             b = n[1, 0] * rx + n[1, 1] * ry - n[1, 2]
             c_ = n[2, 0] * rx + n[2, 1] * ry - n[2, 2]

@@ -9,6 +9,7 @@ import numpy as np
 from aquamam.rendering.lights import log_uniform, next_word, tint, uniform
 from aquamam.rendering.raster import compiled
 
+CURVE = 512  # steps of a tone curve
 CLEAN = 0.15  # share of pictures without noise, as renderers make them
 # JPEG's own tables (annex K), for brightness and for colour
 _LUMINANCE = (
@@ -35,13 +36,16 @@ def blur(work, spare, sigma):
     for k in range(2 * reach + 1):
         weights[k] = math.exp(-0.5 * ((k - reach) / sigma) ** 2)
     weights /= weights.sum()
+    line = np.empty(width + 2 * reach, np.float32)
     for c in range(work.shape[0]):
         for row in range(height):
+            for column in range(width + 2 * reach):
+                line[column] = work[c, row, min(max(column - reach, 0), width - 1)]
             for column in range(width):
-                total = np.float32(0)
-                for k in range(2 * reach + 1):
-                    total += weights[k] * work[c, row, min(max(column + k - reach, 0), width - 1)]
-                spare[c, row, column] = total
+                spare[c, row, column] = 0
+            for k in range(2 * reach + 1):
+                for column in range(width):
+                    spare[c, row, column] += weights[k] * line[column + k]
         for row in range(height):
             for column in range(width):
                 work[c, row, column] = 0
@@ -93,28 +97,29 @@ def _saturate(work, saturation):
 
 
 @compiled
-def _transform(block, matrix, spare, forwards):
-    """The cosine transform of 8 x 8 numbers in place, or its inverse."""
-    for i in range(8):
-        for j in range(8):
-            total = np.float32(0)
+def _transform(plane, matrix, spare):
+    """Every 8 x 8 block B of a plane becomes M B M^T: columns of the whole plane at once, then rows."""
+    height, width = plane.shape
+    transposed = matrix.T.copy()
+    spare[:] = 0
+    for top in range(0, height, 8):
+        for i in range(8):
             for k in range(8):
-                total += (matrix[i, k] if forwards else matrix[k, i]) * block[k, j]
-            spare[i, j] = total
-    for i in range(8):
-        for j in range(8):
-            total = np.float32(0)
+                for column in range(width):
+                    spare[top + i, column] += matrix[i, k] * plane[top + k, column]
+    plane[:] = 0
+    for row in range(height):
+        for left in range(0, width, 8):
             for k in range(8):
-                total += spare[i, k] * (matrix[j, k] if forwards else matrix[k, j])
-            block[i, j] = total
+                for j in range(8):
+                    plane[row, left + j] += spare[row, left + k] * transposed[k, j]
 
 
 @compiled
-def jpeg(work, quality, quantisers, cosines):
+def jpeg(work, spare, quality, quantisers, cosines):
     """What JPEG of this quality leaves of values from 0 to 255, in place; sides are multiples of eight."""
     _, height, width = work.shape
     scale = np.float32(0.01 * (5000.0 / quality if quality < 50 else 200.0 - 2.0 * quality))
-    block, spare = np.empty((8, 8), np.float32), np.empty((8, 8), np.float32)
     for row in range(height):
         for column in range(width):
             r, g, b = work[0, row, column], work[1, row, column], work[2, row, column]
@@ -123,21 +128,14 @@ def jpeg(work, quality, quantisers, cosines):
             work[1, row, column] = (b - y) * np.float32(0.564)
             work[2, row, column] = (r - y) * np.float32(0.713)
     for c in range(3):
-        table = quantisers[min(c, 1)]
-        for top in range(0, height, 8):
+        _transform(work[c], cosines, spare[c])
+        for row in range(height):
+            steps = np.maximum(quantisers[min(c, 1), row % 8] * scale, np.float32(1))
             for left in range(0, width, 8):
-                for i in range(8):
-                    for j in range(8):
-                        block[i, j] = work[c, top + i, left + j]
-                _transform(block, cosines, spare, True)
-                for i in range(8):
-                    for j in range(8):
-                        step = max(table[i, j] * scale, np.float32(1))
-                        block[i, j] = step * np.float32(math.floor(block[i, j] / step + np.float32(0.5)))
-                _transform(block, cosines, spare, False)
-                for i in range(8):
-                    for j in range(8):
-                        work[c, top + i, left + j] = block[i, j]
+                for j in range(8):
+                    times = np.floor(work[c, row, left + j] / steps[j] + np.float32(0.5))
+                    work[c, row, left + j] = steps[j] * times
+        _transform(work[c], cosines.T, spare[c])
     for row in range(height):
         for column in range(width):
             y, cb, cr = work[0, row, column] + np.float32(128), work[1, row, column], work[2, row, column]
@@ -187,12 +185,19 @@ def expose(state, work, spare, exposure, pixels, quantisers, cosines, out):
     if softness > 0.3:
         blur(work, spare, softness)
     gamma, bend, black = 1.0 / uniform(state, 1.7, 2.6), uniform(state, 0.0, 0.6), uniform(state, 0.0, 0.06)
+    curve = np.empty(CURVE + 2, np.float32)  # by the root of the light, in which it is nearly straight
+    for k in range(CURVE + 2):
+        x = (k / CURVE) ** (2.0 * gamma)
+        x += bend * (x * x * (3.0 - 2.0 * x) - x)  # towards an S
+        curve[k] = 255.0 * (black + (1.0 - black) * x)
     for c in range(3):
         for row in range(side):
             for column in range(side):
-                x = min(max(work[c, row, column], np.float32(0)), np.float32(1)) ** np.float32(gamma)
-                x += np.float32(bend) * (x * x * (3 - 2 * x) - x)  # towards an S
-                work[c, row, column] = 255.0 * (black + (1.0 - black) * x)
+                x = np.float32(CURVE) * np.float32(
+                    math.sqrt(min(max(work[c, row, column], np.float32(0)), np.float32(1)))
+                )
+                k = int(x)
+                work[c, row, column] = curve[k] + (x - np.float32(k)) * (curve[k + 1] - curve[k])
     _saturate(work, log_uniform(state, 0.7, 1.7))
     if uniform(state, 0.0, 1.0) < 0.5:
         sigma = uniform(state, 0.6, 1.4) * max(enlarged, 0.7)
@@ -202,7 +207,7 @@ def expose(state, work, spare, exposure, pixels, quantisers, cosines, out):
             for column in range(side):
                 work[c, row, column] = min(max(work[c, row, column], np.float32(0)), np.float32(255))
     if side % 8 == 0 and uniform(state, 0.0, 1.0) < 0.5:
-        jpeg(work, uniform(state, 40.0, 96.0), quantisers, cosines)
+        jpeg(work, spare, uniform(state, 40.0, 96.0), quantisers, cosines)
     for c in range(3):
         for row in range(side):
             for column in range(side):
