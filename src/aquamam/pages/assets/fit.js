@@ -88,6 +88,7 @@ function learning() {
   const curve = D.curve, last = Math.max(curve.at(-1).minutes, 1e-9), wide = innerWidth > 720 ? 1060 : 480;
   const top = Math.max(...curve.map(c => Math.max(c.valid, c.train)), D.uniform + 1), low = Math.min(D.uniform, ...curve.map(c => c.valid)) - 0.3;
   const colours = { train: "var(--mark)", valid: "var(--blue)" };
+  const trained = `training renders, labels smoothed at first${D.settings.model.pose ? "; where the part is counts, too" : ""}`;
   return chart({
     wide, xLabel: "minutes of training", x: { min: 0, max: last }, y: { min: low, max: top + 0.3 },
     xTicks: niceTicks(0, last, wide > 600 ? 10 : 5), yTicks: niceTicks(low, top, 5), xFormat: v => +v.toPrecision(3), yFormat: v => +v.toFixed(2),
@@ -103,7 +104,7 @@ function learning() {
       const c = curve[nearest(curve.map(c => c.minutes), at)];
       return { x: c.minutes, text: `${num(c.minutes, 1)} min, ${many(c.images)} images\nheld-out LL ${num(c.valid)}\ntraining LL ${num(c.train)}` };
     },
-    legend: [["held-out renders", colours.valid], ["training renders, labels smoothed at first", colours.train]],
+    legend: [["held-out renders", colours.valid], [trained, colours.train]],
   });
 }
 
