@@ -107,7 +107,7 @@ def judge_bop(args: argparse.Namespace) -> None:
 # --- the images to judge a model on, and a phrase that says what they are ---------------------------------------------
 
 
-def open_data(model: "nn.Module", args: argparse.Namespace) -> tuple["RotationDataset", str]:
+def open_data(model: "nn.Module", args: argparse.Namespace) -> "tuple[RotationDataset, str]":
     from aquamam.data.loaders.photoreal import PhotorealDataset
 
     size = getattr(model.config, "image_size", 224)
@@ -125,7 +125,7 @@ def open_data(model: "nn.Module", args: argparse.Namespace) -> tuple["RotationDa
     return rendered(model, args.data, RENDERED if args.count is None else args.count, args.seed)
 
 
-def stored(model: "nn.Module", args: argparse.Namespace, size: int) -> tuple["RotationDataset", str]:
+def stored(model: "nn.Module", args: argparse.Namespace, size: int) -> "tuple[RotationDataset, str]":
     """A data set on disk."""
     from aquamam.data.open import open_dataset, recognise, splits_of
     from aquamam.network.poses import part_of
@@ -150,7 +150,7 @@ def stored(model: "nn.Module", args: argparse.Namespace, size: int) -> tuple["Ro
     return open_dataset(args.data, split, size=size, **options), ", ".join(told)
 
 
-def rendered(model: "nn.Module", source: str | None, count: int, seed: int) -> tuple["RotationDataset", str]:
+def rendered(model: "nn.Module", source: str | None, count: int, seed: int) -> "tuple[RotationDataset, str]":
     """Fresh renders with training's camera and light, of what the model was trained on or of what `source` names."""
     from aquamam.data.renders import RenderedDataset
     from aquamam.fit.part import fresh_renders

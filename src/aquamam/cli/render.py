@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
         write(args.out, spec, manifest, workers, part, quiet=rank != 0)
 
 
-def plan(args: argparse.Namespace) -> tuple["RenderSpec", "Manifest"]:
+def plan(args: argparse.Namespace) -> "tuple[RenderSpec, Manifest]":
     """What to draw and what the data set says of itself, from the arguments."""
     from aquamam.data.disk.layout import RAW_UP_TO, Manifest, shard_size_for
     from aquamam.data.disk.writing import RenderSpec
