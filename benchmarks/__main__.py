@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import busy, core, growth, startup
-from benchmarks.measure import Figure, machine, report, use_cpu_time
+from benchmarks.measure import Figure, machine, report, table, use_cpu_time
 
 PARTS: dict[str, Callable[[int], list[Figure]]] = {
     "rotations": lambda rounds: core.likelihoods_and_samples(2 * rounds),
@@ -50,7 +50,9 @@ def in_a_process(part: str, options: list[str]) -> list[Figure]:
     out = subprocess.run([sys.executable, "-m", "benchmarks", part, *options], check=True, stdout=subprocess.PIPE)
     names = {field.name for field in dataclasses.fields(Figure)}
     told = [json.loads(line) for line in out.stdout.decode().splitlines() if line.startswith("{")]
-    return [Figure(**{key: value for key, value in row.items() if key in names}) for row in told]
+    found = [Figure(**{key: value for key, value in row.items() if key in names}) for row in told]
+    print(table(found), file=sys.stderr)  # a run of all takes long, and may be stopped
+    return found
 
 
 def main() -> None:
