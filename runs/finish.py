@@ -1,7 +1,7 @@
 """From a training run to a bundled model: python runs/finish.py NAME RUN [--solids tet,cube] [--images 10000]
 
-Temperatures, conformal scores and figures each come from renders of their own, with a seed that no training used. Weights
-are stored in 16 bits; the figures go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
+Temperatures, conformal scores and figures each come from renders of their own, with a seed that no training used.
+Weights are stored in 16 bits; the figures go into the checkpoint, so that `aquamam info NAME --checkpoint` tells them.
 """
 
 import argparse

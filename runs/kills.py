@@ -67,9 +67,8 @@ def main() -> None:
         same = one.keys() == other.keys() and all(
             torch.equal(one[k], other[k]) if isinstance(one[k], torch.Tensor) else one[k] == other[k] for k in one
         )
-        print(
-            f"{name}: {seconds:.0f} s undisturbed; killed after {kills} s; {len(one)} things {'equal' if same else 'DIFFER'}"
-        )
+        told = f"{len(one)} things {'equal' if same else 'DIFFER'}"
+        print(f"{name}: {seconds:.0f} s undisturbed; killed after {kills} s; {told}")
         if not same or process.returncode:
             raise SystemExit(1)
 

@@ -1,7 +1,7 @@
 """Data drawn from known mixtures on SO(3): does the model end at the true density? python runs/known.py [OUT] [STEPS]
 
-The data is that of the tests (tests/synthetic.py) with modes fifteen times as concentrated, on finer bins and with tens of
-thousands of held-out images.
+The data is that of the tests (tests/synthetic.py) with modes fifteen times as concentrated, on finer bins and with tens
+of thousands of held-out images.
 """
 
 import json

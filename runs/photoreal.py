@@ -4,8 +4,8 @@ Path-traced by Mitsuba 3 (pip install mitsuba): sun and sky, rooms and landscape
 drawn gloss, tables with contact shadows, walls; then lens blur, exposure, white balance and noise of a camera.
 `centred` pictures have the camera of `aquamam render`; `detector` pictures are the crops of detectors' boxes, as in
 `aquamam.rendering.photo`. Picture i of a mode is a function of the seed, the mode and i. OUT gets one sheet of pictures
-for each mode and photoreal.json; `aquamam evaluate MODEL --data OUT` judges a model on them, and the set that ships with
-the package is that of seed 20, `--centred 100 --detector 200`. One picture takes some seconds.
+for each mode and photoreal.json; `aquamam evaluate MODEL --data OUT` judges a model on them, and the set that ships
+with the package is that of seed 20, `--centred 100 --detector 200`. One picture takes some seconds.
 """
 
 import argparse

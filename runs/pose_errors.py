@@ -1,7 +1,7 @@
 """How well a model tells where a part is: python runs/pose_errors.py MODEL [--count 500]
 
-Fresh photograph-like pictures with known poses: cameras 4 to 15 radii away, boxes off by up to 10 % in place and 15 % in
-size. Errors of translations are shares of the distance, along the line of sight and sideways.
+Fresh photograph-like pictures with known poses: cameras 4 to 15 radii away, boxes off by up to 10 % in place and 15 %
+in size. Errors of translations are shares of the distance, along the line of sight and sideways.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""The systems' own promises: the flow's maps, AQuaMaM-MoG's change of variables, encoders, configs; test_laws.py has the
-rest."""
+"""The systems' own promises: the flow's maps, AQuaMaM-MoG's change of variables, encoders, configs; test_laws.py has
+the rest."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
 """Checkpoints survive releases and travels, and damaged ones say so.
 
-`tests/releases/VERSION` holds tiny models with untrained weights and, in `log_densities.json`, what they gave. The hub is
-a folder here, and no network is asked.
+`tests/releases/VERSION` holds tiny models with untrained weights and, in `log_densities.json`, what they gave. The hub
+is a folder here, and no network is asked.
 """
 
 import json

@@ -105,7 +105,7 @@ def test_a_map_has_the_likelihoods_of_its_rotations_one_by_one(chart, by_volume,
 @BY_VOLUME
 @pytest.mark.parametrize("tolerance", [1e-4, 5e-2])
 def test_a_distribution_within_a_tolerance_is_one_and_no_farther(chart, by_volume, tolerance, generator, monkeypatch):
-    """All probabilities sum to one, the total variation distance keeps to the tolerance, likely cells have their own."""
+    """All probabilities sum to one, the total variation distance keeps to the tolerance, likely cells keep theirs."""
     whole = table_posterior(Cells(chart, 20, by_volume=by_volume), scale=8.0, batch=1)
     near, p = within(whole, tolerance), cell_probabilities(whole)
     with torch.no_grad():

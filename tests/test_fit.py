@@ -40,8 +40,8 @@ from aquamam.training.config import TrainConfig
 TINY = [
     "--size", "16", "--steps", "6", "--held-out", "80", "--views", "3", "--quiet",
     *(word for setting in (
-        "stem=[8,16]", "stem_blocks=[0,0]", "dim=16", "heads=2", "layers=1", "hidden=32", "bins=16", "smoothing=0", "batch_size=16",
-        "validation_size=32", "threads=0",
+        "stem=[8,16]", "stem_blocks=[0,0]", "dim=16", "heads=2", "layers=1", "hidden=32", "bins=16", "smoothing=0",
+        "batch_size=16", "validation_size=32", "threads=0",
     ) for word in ("--set", setting)),
 ]  # fmt: skip
 
@@ -53,7 +53,8 @@ def write_stl(mesh: Mesh, path: Path) -> Path:
 
 def symmetries(found=NONE, centre=(0.0, 0.0, 0.0)) -> Symmetries:
     return Symmetries(
-        found=found, centre=centre, radius=1.0, painted=False, tolerance=Tolerance(), distance=0.0, seen=Difference(0, 0)
+        found=found, centre=centre, radius=1.0, painted=False, tolerance=Tolerance(), distance=0.0,
+        seen=Difference(0, 0),
     )  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def redness(image):
 
 def test_a_picture_is_of_its_rotation_and_window(data):
     """Of the 24 ways to lay a die into the same outline, the one listed fits the red and white of the picture best, but
-    where glare or a slanting side hides the pips; and other pictures' renders fit worse: the window is where it says."""
+    where glare or a slanting side hides the pips; and other pictures' renders fit worse: the window is right."""
     best, fits, others = 0, [], []
     for i in range(0, len(data), 5):
         q, k = data.rotations(i)[0], (i + 7) % len(data)

@@ -6,9 +6,9 @@ and both the cosine of a diffuse surface and the lobe of a glossy one are nearly
 any normal receives, and what it reflects from any direction, are sums over the lights, evaluated once a picture on
 octahedral maps.
 
-Which corners of a mesh light reaches is found once a mesh, from many directions: ambient light comes from the directions
-of a corner's hemisphere in which nothing of the mesh stands before it, a lamp's as far as the directions next to the
-lamp's see the corner, which makes soft shadows.
+Which corners of a mesh light reaches is found once a mesh, from many directions: ambient light comes from the
+directions of a corner's hemisphere in which nothing of the mesh stands before it, a lamp's as far as the directions
+next to the lamp's see the corner, which makes soft shadows.
 """
 
 import math
