@@ -29,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, "--time-budget", default="60m", help="for all of it: 30m, 2h, ...")
     option("--out", type=Path, metavar="DIR", help="the part's folder (default: the file's name)")
     option("--plain", action="store_true", help="plain renders: no random lights, backgrounds, blur or occluders")
+    share = "share of plain renders among the training pictures, for parts seen in renders, too (default: 0)"
+    option("--plain-share", type=float, default=0.0, metavar="SHARE", help=share)
     add(parser, "--backgrounds")
     told = "how far the real part may differ from its mesh, as a share of its size (default: 0.08; an exact one: 0)"
     option("--unit", choices=["mm", "cm", "m"], default="", help="of the mesh's file; translations are told in it")
@@ -87,7 +89,7 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
     return FitConfig(
         model=model,
         train=train,
-        plain=args.plain,
+        plain_share=1.0 if args.plain else args.plain_share,
         backgrounds=args.backgrounds,
         start=start_of(args.start, model),
         mesh_error=args.mesh_error,

@@ -1,5 +1,6 @@
 """Photograph-like renders: every byte of example i is a pure function of the objects, the seed, the split and i."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from scipy.spatial.transform import Rotation
 from aquamam.data.base import Batch
 from aquamam.data.random import words
 from aquamam.data.renders import RenderedDataset
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
+from aquamam.geometry.camera import NOMINAL
 from aquamam.network.images import find_images, fit_to, read_image
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.photo import FARTHEST, photograph
@@ -36,17 +38,20 @@ class PhotoDataset(RenderedDataset):
         *,
         backgrounds: Path | None = None,
         mesh_error: float = 0.0,
+        plain_share: float = 0.0,
         **options: Any,
     ):
         """backgrounds: a folder of the user's own pictures. mesh_error: how far the pictured objects may differ from
-        their meshes, as a share of their size. options: those of `RenderedDataset`.
+        their meshes, as a share of their size. plain_share: of examples that are plain renders instead. options: those
+        of `RenderedDataset`.
         """
+        require(0 <= plain_share < 1, f"the share of plain renders must lie in [0, 1), got {plain_share}.")
         if not 0 <= mesh_error <= 0.3:
             raise InputError(f"the mesh error must be a share of the part's size from 0 to 0.3, got {mesh_error}.")
         super().__init__(objects, RenderSettings(size=size), **options)
         self._drawn_meshes = [simplified(mesh) for mesh in self.spec.meshes]
         self._pictures = None if backgrounds is None else read_backgrounds(backgrounds, 2 * size)
-        self._folder, self.mesh_error = backgrounds, mesh_error
+        self._folder, self.mesh_error, self.plain_share = backgrounds, mesh_error, plain_share
 
     def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
         batch = self.batch([i])
@@ -56,15 +61,21 @@ class PhotoDataset(RenderedDataset):
         numbers = np.fromiter(map(self._position, indices), np.int64)
         drawn = self._drawn(numbers)
         matrices = Rotation.from_quat(drawn).as_matrix() if len(drawn) else np.zeros((0, 3, 3))
-        keys = words(self.spec.seed, f"{self.split}/photograph", numbers, 1)[:, 0]
+        keys, lot = words(self.spec.seed, f"{self.split}/photograph", numbers, 2).T
+        plain = lot < np.uint64(self.plain_share * 2.0**63) * np.uint64(2)
         size, which = self.image_size[0], numbers % len(self.classes)
         images, windows = np.empty((len(numbers), 3, size, size), np.uint8), np.empty((len(numbers), 3))
         distances = np.empty(len(numbers))
         for k in np.unique(which):
-            rows = np.flatnonzero(which == k)
+            rows = np.flatnonzero((which == k) & ~plain)
             options: dict[str, Any] = {"side": size, "pictures": self._pictures, "mesh_error": self.mesh_error}
             taken = photograph(self._drawn_meshes[k], matrices[rows], keys[rows], **options)
             images[rows], windows[rows], distances[rows] = taken
+        if plain.any():
+            images[plain] = self.spec.images(self.split, numbers[plain], drawn[plain]).transpose(0, 3, 1, 2)
+            distances[plain] = self.spec.settings.distance
+            radii = np.array([mesh.radius for mesh in self.spec.meshes])
+            windows[plain] = centred_windows(radii[which[plain]], self.spec.settings)
         listed = self._listed(numbers, drawn, distances)
         whole = self._collate(numbers.tolist(), images.transpose(0, 2, 3, 1), listed)
         return replace(whole, windows=torch.from_numpy(windows).float())
@@ -75,7 +86,14 @@ class PhotoDataset(RenderedDataset):
 
     def describe(self) -> dict[str, Any]:
         folder = {} if self._folder is None else {"backgrounds": str(self._folder)}
-        return {**super().describe(), "photographs": True, "mesh_error": self.mesh_error, **folder}
+        share = {"plain_share": self.plain_share} if self.plain_share else {}
+        return {**super().describe(), "photographs": True, "mesh_error": self.mesh_error, **folder, **share}
+
+
+def centred_windows(radii: Float64[np.ndarray, " n"], settings: RenderSettings) -> Float64[np.ndarray, "n 3"]:
+    """Windows (`rendering.photo`) of plain renders: the part's centre lies in the middle."""
+    side = 2 * math.tan(math.radians(settings.fov_deg) / 2) * settings.distance
+    return np.stack([0 * radii, 0 * radii, np.log(radii / side / NOMINAL)], -1)
 
 
 def read_backgrounds(folder: Path, side: int) -> UInt8[np.ndarray, "n side side 3"]:

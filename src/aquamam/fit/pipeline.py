@@ -60,7 +60,7 @@ class FitConfig:
 
     model: ModelConfig
     train: TrainConfig  # its labels_per_image is set by the symmetries found
-    plain: bool = False  # plain renders instead of photograph-like ones
+    plain_share: float = 0.0  # of the training pictures, plain renders instead of photograph-like ones; 1: of all
     backgrounds: Path | None = None  # a folder of pictures to put behind the part
     mesh_error: float = 0.08  # how far the real part may differ from its mesh, as a share of its size
     start: str | None = None  # a model whose weights to start from
@@ -74,6 +74,8 @@ class FitConfig:
         least = 20 * self.groups
         if self.held_out < least:
             raise InputError(f"at least {least} held-out images are needed, got {self.held_out}; 2000 is good.")
+        if not 0 <= self.plain_share <= 1:
+            raise InputError(f"the share of plain renders lies from 0 to 1, got {self.plain_share}; 0.25 is a quarter.")
         if self.views < 1:
             raise InputError(f"at least one view is needed, got {self.views}; 96 is good.")
 
@@ -81,7 +83,8 @@ class FitConfig:
     def identity(self) -> dict[str, Any]:
         """What a folder's fit cannot change."""
         train = {k: v for k, v in self.train.to_dict().items() if k not in FREE}
-        own = {"plain": self.plain, "backgrounds": str(self.backgrounds or ""), "tolerance": self.tolerance}
+        plain = self.plain_share if 0 < self.plain_share < 1 else self.plain_share == 1
+        own = {"plain": plain, "backgrounds": str(self.backgrounds or ""), "tolerance": self.tolerance}
         own["mesh_error"] = self.mesh_error
         return {"model": self.model.to_dict(), "train": train, **own}
 
@@ -210,11 +213,11 @@ class Fit:
         options: dict[str, Any] = {"symmetries": {self.mesh.name: self.group}, "seed": self.config.train.seed}
         options |= {"split": split, "length": length, "lookalikes": True}
         size = self.config.model.image_size
-        if self.config.plain:
+        if self.config.plain_share == 1:
             return RenderedDataset(self.mesh, RenderSettings(size=size), **options)
-        mesh_error = 0.0 if split in ("train", "valid") else self.config.mesh_error
-        backgrounds = self.config.backgrounds
-        return PhotoDataset(self.mesh, size, backgrounds=backgrounds, mesh_error=mesh_error, **options)
+        options["plain_share"] = self.config.plain_share if split == "train" else 0.0
+        options["mesh_error"] = 0.0 if split in ("train", "valid") else self.config.mesh_error
+        return PhotoDataset(self.mesh, size, backgrounds=self.config.backgrounds, **options)
 
     def _look_around(self) -> dict[str, Any]:
         found = view_ambiguity(self.mesh, self.config.views, quiet=self.quiet)

@@ -127,7 +127,7 @@ const E = D.evaluation, T = D.training, S = D.part.symmetries, settings = D.sett
 const parts = [
   el("h1", {}, D.name),
   el("p", { class: "soft" }, `${many(D.part.triangles)} triangles from ${D.source}` + (T ? ` · ${many(T.parameters)} parameters, ${many(T.images)} renders in ${num(T.elapsed / 60, 1)} minutes` : "")
-    + ` · ${settings.model.image_size} px, ${settings.plain ? "plain" : "photograph-like"} renders`),
+    + ` · ${settings.model.image_size} px, ${settings.plain === true ? "plain" : "photograph-like"} renders`),
 ];
 if (D.note) parts.push(el("p", { class: "busy" }, D.note));
 else if (!D.done) parts.push(el("p", { class: "busy" }, D.curve.length ? "Still training: this page loads itself anew." : "Still at work: this page loads itself anew."));
@@ -140,7 +140,7 @@ if (E) parts.push(el("div", { class: "tiles" },
   tile(S.order === null ? "∞" : many(S.order), S.order === 1 ? "rotation: no symmetry" : "rotations look the same", S.name === "none" ? "" : S.name)));
 parts.push(el("h2", {}, "The part"), strip(D.views_images || [], "", "view"),
   el("h2", {}, "What it was trained on"),
-  el("p", { class: "soft" }, settings.plain ? "Plain renders in random rotations." : "Light, surface, background, occluders, camera and crop are drawn anew for every image, held-out ones too."),
+  el("p", { class: "soft" }, settings.plain === true ? "Plain renders in random rotations." : "Light, surface, background, occluders, camera and crop are drawn anew for every image, held-out ones too."),
   strip(D.examples, "small", "training image"),
   el("h2", {}, "Symmetries"),
   el("p", {}, D.part.headline + (D.part.words.length ? ":" : ".")));
