@@ -1,8 +1,8 @@
 """Every comparison in one run: python -m benchmarks [NAME ...] [--rounds 5] [--cpu] [--write].
 
 Each part runs in a process of its own, so that its figures do not depend on the memory that another part left behind.
-Prints a table and one JSON line a figure; --write puts the table into benchmarks/README.md with machine, commit and
-date.
+Prints a table and one JSON line a figure; --write puts them into benchmarks/README.md and figures.jsonl, with machine,
+commit and date.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import busy, core, growth, startup
-from benchmarks.measure import Figure, machine, report, table, use_cpu_time
+from benchmarks.measure import Figure, json_lines, machine, table, use_cpu_time
 
 PARTS: dict[str, Callable[[int], list[Figure]]] = {
     "rotations": lambda rounds: core.likelihoods_and_samples(2 * rounds),
@@ -36,11 +36,9 @@ HEAD = """# Benchmarks
 is what ran our side. The other sides are in `core.py` and `plain.py`: plain, honest implementations of the paper's
 pseudo-code. `rendering.py` and `reading.py` measure images per second, `serving.py` the service under load.
 
-Measured on: {facts}.
+Measured on: {facts}. Seconds, or the unit that the row names; `figures.jsonl` has every digit.
 
-```
 {table}
-```
 """
 
 
@@ -71,13 +69,14 @@ def main() -> None:
     else:
         options = ["--rounds", str(args.rounds), *["--cpu"] * args.cpu]
         figures = [figure for part in parts for figure in in_a_process(part, options)]
-    text = report(figures)
-    print(text)
+    print(table(figures), json_lines(figures), sep="\n")
     if args.write:
+        here = Path(__file__).parent
         command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
         facts = ", ".join(f"{key} {value}" for key, value in machine().items())
-        readme = HEAD.format(command=command, facts=facts, table=text)
-        (Path(__file__).parent / "README.md").write_text(readme)
+        readme = HEAD.format(command=command, facts=facts, table=table(figures))
+        (here / "README.md").write_text(readme)
+        (here / "figures.jsonl").write_text(json_lines(figures) + "\n")
 
 
 if __name__ == "__main__":
