@@ -6,6 +6,7 @@ aquamam demo --out somewhere --seed 1
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from aquamam.cli.main import add
 
@@ -54,8 +55,20 @@ def run(args: argparse.Namespace) -> None:
         save(ball(cloud, image=image, known=known, title=caption), figure)
         write_page(page, page_data(cloud, image=image, known=known, title=f"Rotations that fit {caption}"))
         answer = cloud.answer
-        error = torch.rad2deg(geodesic_angle(as_unit_quat(answer.quaternion), truth))
-        print(f"{caption} (in truth {fact})\n  {answer.words}; the prediction is {error:.1f} degrees from the truth")
+        fitting = that_fit(truth, model, solid)
+        error = torch.rad2deg(geodesic_angle(as_unit_quat(answer.quaternion), fitting).min())
+        nearest = "the truth" if len(fitting) == 1 else "the nearest of them"
+        print(f"{caption} (in truth {fact})\n  {answer.words}; the prediction is {error:.1f} degrees from {nearest}")
         print(f"  its ln p is {answer.log_density:.2f} (knowing nothing -2.29, ceiling {answer.ceiling:.2f})")
         print(f"  picture {figure}, page to explore {page}\n")
     print("Next: aquamam predict YOUR_IMAGE.png")
+
+
+def that_fit(truth: Any, model: Any, name: str) -> Any:
+    """The rotations that give the picture of this one."""
+    from aquamam.geometry.rotations import multiply
+    from aquamam.rendering.solids import solid
+
+    if model.view_classes is not None:
+        return multiply(truth, model.view_classes.elements[model.view_classes.members(truth)])
+    return solid(name).symmetry.equivalents(truth, 3600)

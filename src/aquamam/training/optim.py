@@ -97,7 +97,8 @@ def make_optimizers(
             if config.optimizer == "muon" and name == "weight" and not output and suits_muon(module):
                 hidden.append(parameter)
                 continue
-            rate, decay = config.head_rate if output else 1.0, config.weight_decay if parameter.ndim > 1 else 0.0
+            rate = getattr(parameter, "rate", config.head_rate if output else 1.0)
+            decay = config.weight_decay if parameter.ndim > 1 else 0.0
             groups.setdefault((rate, decay), []).append(parameter)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     told = [{"params": params, "rate": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]

@@ -1,8 +1,9 @@
-"""Heads that know that bins are neighbours, while they learn: the rows of a head are sums over levels of ever coarser
-rows, interpolated linearly.
+"""Heads that know that bins are neighbours, and how sure they may be, while they learn: the rows of a head are sums over
+levels of ever coarser rows, interpolated linearly, times one number.
 
 It is a change of parameters only. A step along a coarse row moves all bins near it, so that neighbours learn from one
-another. `folded` gives the plain layers that checkpoints hold.
+another, and a step of the factor sharpens all bins at once, which thousands of rows reach too late one by one.
+`folded` gives the plain layers that checkpoints hold.
 """
 
 import torch
@@ -14,10 +15,12 @@ from torch.nn.utils import parametrize
 from aquamam.network.model import AQuaMaM, RotationModel
 
 COARSEST = 4  # rows a chart
+SCALE_RATE = 30.0  # the logarithm of the factor learns so many times as fast as the network
 
 
 class Pyramid(nn.Module):
-    """A head's weight or bias as a sum of levels: of all rows, of half as many, and so on, for each chart by itself."""
+    """A head's weight or bias as a sum of levels, of all rows, of half as many, and so on, for each chart by itself,
+    times the exponential of the last parameter."""
 
     def __init__(self, charts: int, bins: int):
         super().__init__()
@@ -25,17 +28,17 @@ class Pyramid(nn.Module):
         while self.sizes[-1] > COARSEST:
             self.sizes.append(-(-self.sizes[-1] // 2))
 
-    def forward(self, *levels: Tensor) -> Float[Tensor, "tokens *dim"]:
-        bins, total = self.sizes[0], torch.zeros(())
+    def forward(self, *parameters: Tensor) -> Float[Tensor, "tokens *dim"]:
+        (*levels, log_scale), bins, total = parameters, self.sizes[0], torch.zeros(())
         for size, level in zip(self.sizes, levels):
             rows = level.reshape(self.charts, size, -1).transpose(1, 2)
             total = total + F.interpolate(rows, bins, mode="linear", align_corners=False)
-        return total.transpose(1, 2).reshape(self.charts * bins, *levels[0].shape[1:])
+        return log_scale.exp() * total.transpose(1, 2).reshape(self.charts * bins, *levels[0].shape[1:])
 
     def right_inverse(self, whole: Float[Tensor, "tokens *dim"]) -> tuple[Tensor, ...]:
         """Everything in the finest level: a head that has learnt goes on from where it is."""
         coarser = [whole.new_zeros((self.charts * size, *whole.shape[1:])) for size in self.sizes[1:]]
-        return (whole, *coarser)
+        return (whole, *coarser, whole.new_zeros(1))
 
 
 def add_pyramids(model: RotationModel, *, fresh: bool) -> None:
@@ -49,7 +52,9 @@ def add_pyramids(model: RotationModel, *, fresh: bool) -> None:
         charts = model.cells.chart.count if name == "first_head" else 1
         for part in ("weight", "bias"):
             parametrize.register_parametrization(head, part, Pyramid(charts, model.config.bins))
-            for level in head.parametrizations[part].parameters() if fresh else ():
+            *levels, log_scale = head.parametrizations[part].parameters()
+            log_scale.rate = SCALE_RATE  # type: ignore[attr-defined]
+            for level in levels if fresh else ():
                 nn.init.normal_(level, std=head.in_features**-0.5 / 3 if part == "weight" else 0.0)
 
 
