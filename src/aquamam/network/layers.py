@@ -35,17 +35,16 @@ def attend(
     rotation's own ones.
 
     The image's keys are never copied: all rotations of an image are rows of one matrix product. A rotation's own
-    tokens are few, so theirs are sums of products instead of thousands of tiny matrix products. (Torch's fused
-    attention goes backwards ten times slower than this in bfloat16 on CPUs.)
+    tokens are few, so theirs are sums of products instead of thousands of tiny matrix products.
     """
-    query = query / math.sqrt(query.shape[-1])
-    scores = query.flatten(2, -2) @ image.keys.mT
     if own is None:
-        return F.dropout(scores.softmax(-1), dropout, dropout > 0) @ image.values
+        return F.scaled_dot_product_attention(query, image.keys, image.values, dropout_p=dropout)
     assert mask is not None
     rows, tokens = query.shape[2:4], image.keys.shape[2]
+    query = query / math.sqrt(query.shape[-1])
+    shared = query.flatten(2, 3) @ image.keys.mT
     private = (query[..., None, :] * own.keys[:, :, :, None]).sum(-1) + mask  # (batch, heads, rotations, steps, total)
-    weights = F.dropout(torch.cat([scores, private.flatten(2, 3)], -1).softmax(-1), dropout, dropout > 0)
+    weights = F.dropout(torch.cat([shared, private.flatten(2, 3)], -1).softmax(-1), dropout, dropout > 0)
     mine = weights[..., tokens:].unflatten(2, rows)[..., None]
     attended = (weights[..., :tokens] @ image.values).unflatten(2, rows)
     return attended + (mine * own.values[:, :, :, None]).sum(-2)
