@@ -178,9 +178,11 @@ class Fit:
             add_pyramids(model, fresh=True)
         self.model, self.data, self.config, self.state, self.device = model.to(device), data, config, state, device
         rates = {"components": config.component_rate, "head": config.head_rate, "first_head": config.head_rate}
-        parts = [(list(part.parameters()), rates.get(name, 1.0)) for name, part in model.named_children()]
-        parts.append((list(model.parameters(recurse=False)), 1.0))
-        groups = [{"params": parameters, "scale": scale} for parameters, scale in parts]
+        by_rate: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in model.named_parameters():
+            rate = getattr(parameter, "rate", rates.get(name.split(".")[0], 1.0))
+            by_rate.setdefault(rate, []).append(parameter)
+        groups = [{"params": parameters, "scale": rate} for rate, parameters in by_rate.items()]
         self.optimizer = torch.optim.Adam(groups, config.lr, betas=(0.9, config.beta2), eps=config.eps, fused=True)
         self.curve: list[float] = []
         self.seconds = self.cpu_seconds = 0.0  # of all sessions; on a shared machine the second is the fairer

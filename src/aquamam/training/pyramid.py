@@ -29,11 +29,13 @@ class Pyramid(nn.Module):
             self.sizes.append(-(-self.sizes[-1] // 2))
 
     def forward(self, *parameters: Tensor) -> Float[Tensor, "tokens *dim"]:
-        (*levels, log_scale), bins, total = parameters, self.sizes[0], torch.zeros(())
-        for size, level in zip(self.sizes, levels):
-            rows = level.reshape(self.charts, size, -1).transpose(1, 2)
-            total = total + F.interpolate(rows, bins, mode="linear", align_corners=False)
-        return log_scale.exp() * total.transpose(1, 2).reshape(self.charts * bins, *levels[0].shape[1:])
+        *levels, log_scale = parameters
+        rows = [level.reshape(self.charts, size, -1).transpose(1, 2) for size, level in zip(self.sizes, levels)]
+        total = rows.pop()
+        while rows:
+            finer = rows.pop()
+            total = finer + F.interpolate(total, finer.shape[-1], mode="linear")
+        return log_scale.exp() * total.transpose(1, 2).reshape(-1, *levels[0].shape[1:])
 
     def right_inverse(self, whole: Float[Tensor, "tokens *dim"]) -> tuple[Tensor, ...]:
         """Everything in the finest level: a head that has learnt goes on from where it is."""
