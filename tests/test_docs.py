@@ -104,7 +104,7 @@ def filled(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     views = torch.cat([torch.tensor([[0.0, 0, 0, 1]]), random_quat((2,), generator=torch.Generator().manual_seed(0))])
     five, *others = render(solid("die").mesh, views.double().numpy(), RenderSettings(size=64))
-    names = ["die", "picture", "image", "photo", "crop", "part", "out/demo/five-input", "out/demo/cylinder-input"]
+    names = ["die", "picture", "image", "photo", "crop", "part", "out/demo/light-input", "out/demo/cylinder-input"]
     for name, pixels in [*((name, five) for name in names), *zip(["photos/a", "photos/b"], others)]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{name}.png")

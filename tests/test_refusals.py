@@ -40,6 +40,7 @@ from aquamam.serving.app import create_app
 from aquamam.serving.gate import Limits
 from aquamam.shape.matching import Tolerance
 from aquamam.training.config import TrainConfig
+from aquamam.training.typicality import find_typicality
 
 NAN, STILL = math.nan, torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
 HALF = rot.random_quat((1,), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -253,6 +254,7 @@ RULES = {
         ("turn_deg .* must lie in 0 ... 180, got 200", lambda: AugmentSettings(turn_deg=200.0)),
         ("noise", lambda: AugmentSettings(noise=NAN)),
         ("an augmentation has no field flip", lambda: AugmentSettings.from_dict({"flip": True})),
+        ("at least 20", lambda: find_typicality(tiny("stem"), PhotoDataset(solid("die"), 16, length=5))),
         ("mesh error", lambda: PhotoDataset(solid("die"), 32, mesh_error=0.5)),
     ],
 }

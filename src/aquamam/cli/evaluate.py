@@ -194,7 +194,7 @@ def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
             lines.append(f"                 {level} % region covers {share:.1f} ± {se:.1f} %")
         if not math.isnan(f.held90):
             held = ", ".join(f"{level} %: {100 * getattr(f, f'held{level}'):.1f} %" for level in (50, 90, 95))
-            lines.append(f"pose sets        hold the truth as often as: {held}")
+            lines.append(f"conformal sets   hold the truth as often as: {held}")
     which = ", nearest equivalent" if evaluation.symmetric else ""
     rows = [["error in degrees", *ERRORS, "images/s"]]
     for name, errors in evaluation.strategies.items():

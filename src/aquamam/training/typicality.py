@@ -6,10 +6,12 @@ import torch
 
 from aquamam.data.base import RotationDataset
 from aquamam.data.stream import one_pass
+from aquamam.errors import require
 from aquamam.network.model import AQuaMaM
 from aquamam.posterior.calibration import Typicality
 
 DIRECTIONS = 48  # principal ones that are told apart
+LEAST = 20  # images; p-values of fewer could not be below 0.1
 
 
 @torch.no_grad()
@@ -17,7 +19,9 @@ def find_typicality(model: AQuaMaM, dataset: RotationDataset, limit: int | None 
     """Find what is typical of held-out images, in place: one half makes the Gaussian, the other the p-values."""
     batches = one_pass(dataset, 100, limit=limit, unreadable="skip")
     parts = [model.posterior(batch.images.to(model.device)).image_state.double().cpu() for batch in batches]
-    states = torch.cat(parts)
+    states = torch.cat(parts) if parts else torch.zeros(0, 2)
+    rule = f"typicality needs at least {LEAST} held-out images that can be read"
+    require(len(states) >= LEAST, f"{rule}, got {len(states)}; with 1,000 p-values are good to 0.002.")
     made, held_out = states[::2, :-1], states[1::2]
     mean = made.mean(0)
     _, size, directions = torch.linalg.svd(made - mean, full_matrices=False)
