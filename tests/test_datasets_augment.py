@@ -1,6 +1,7 @@
 """Augmentation changes pictures and rotations together, and each example by its own draws."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,6 +69,21 @@ def test_whatever_does_not_turn_leaves_the_rotation_alone(dice):
         assert torch.equal(after.rotations, dice.rotations)
         assert not torch.equal(after.images, dice.images)
     assert torch.equal(changed(dice, occluders=3).rotations, dice.rotations)
+
+
+def test_the_window_of_a_part_moves_with_its_pixels():
+    """A dot where the window says that the part is: after any change it is where the changed window says."""
+    pixels = np.zeros((8, 3, 64, 64), np.uint8)
+    pixels[:, :, 37:40, 43:46] = 255  # the middle at (0.195, 0.102) of the side, x right, y down
+    batch = replace(batch_of(pixels), windows=torch.tensor([0.1953, 0.1016, 0.3]).expand(8, 3))
+    moved = changed(batch, turn_deg=180.0, shift=0.1, scale=0.2)
+    for image, window in zip(moved.images.float().mean(1), moved.windows):
+        y, x = ((image * axis).sum() / image.sum() for axis in torch.meshgrid(*[torch.arange(64)] * 2, indexing="ij"))
+        found = torch.stack([x, y]) / 64 + 0.5 / 64 - 0.5
+        assert torch.allclose(found, window[:2], atol=0.01)
+        assert image.sum().log() - batch.images[0].float().mean(0).sum().log() == pytest.approx(
+            2 * (window[2] - 0.3), abs=0.25
+        )
 
 
 def test_none_changes_nothing_and_nothing_changes_its_input(dice):

@@ -28,6 +28,7 @@ from aquamam.geometry.rotations import geodesic_angle
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.poses import Part
 from aquamam.posterior.poses import CropFrames
+from aquamam.training.start import fingerprint
 
 TRUTHS = Rotation.random(6, random_state=0)
 GL_FROM_CV = np.diag([1.0, -1.0, -1.0])
@@ -174,6 +175,17 @@ def test_modelnet_layout(tmp_path):
         assert np.abs(example.image[..., 0] - grey).mean() < 12
     assert len(pickle.loads(pickle.dumps(data))[2].image) == 8
     assert ModelNetDataset(tmp_path, "test").split == "test_20V"
+
+
+def test_a_table_that_is_not_divided_has_no_held_out_part(tmp_path):
+    picture(0).save(tmp_path / "a.png")
+    (tmp_path / "labels.csv").write_text("image,qx,qy,qz,qw\na.png,0,0,0,1\n")
+    assert len(open_dataset(tmp_path, "all")) == 1
+    for split in ("train", "valid", "test"):
+        refused("splits all", open_dataset, tmp_path, split)
+    before = fingerprint(open_dataset(tmp_path, "all"))
+    (tmp_path / "labels.csv").write_text("image,qx,qy,qz,qw\na.png,0,0,1,0\n")
+    assert fingerprint(open_dataset(tmp_path, "all")) != before  # so that a run's folder refuses other data
 
 
 def test_modelnet_refusals(tmp_path, monkeypatch):

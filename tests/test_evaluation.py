@@ -18,6 +18,7 @@ from tables import table_posterior
 from aquamam.baselines.classification import CellProbabilities
 from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.cli.evaluate import rendered
+from aquamam.data.photos import PhotoDataset
 from aquamam.data.renders import RenderedDataset
 from aquamam.evaluation import metrics
 from aquamam.evaluation.evaluate import evaluate
@@ -310,6 +311,12 @@ def test_without_data_it_renders_what_the_model_was_trained_on_anew(checkpoint, 
     assert facts["strategies"]["beam"]["plain"]["acc30"] == facts["strategies"]["beam"]["acc30"]
     page = json.loads((out / "evaluation.html").read_text().split('id="data">')[1].split("</script>")[0])
     assert {"image", "truth_image", "prediction_image"} <= page["worst"][0].keys()
+
+
+def test_a_model_of_photograph_like_renders_is_judged_on_such(checkpoint):
+    model = load(checkpoint)
+    model.learn(data={**model.info["data"], "photographs": True})
+    assert isinstance(rendered(model, None, 3, 0)[0], PhotoDataset)
 
 
 def test_held_out_renders_are_not_those_of_training(checkpoint):

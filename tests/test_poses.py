@@ -44,6 +44,13 @@ def test_poses_and_windows_are_one_to_one(poses, generator):
     torch.testing.assert_close(same, window)
 
 
+def test_straight_behind_the_camera_there_is_no_density(poses):
+    behind = multiply(poses.turn, torch.tensor([[0.0, 0, 0, 1]] * 2, dtype=torch.float64))
+    there = rotate(poses.turn, torch.tensor([[0.0, 0, 100.0]] * 2, dtype=torch.float64))
+    poses.centre = torch.zeros(3, dtype=torch.float64)
+    assert torch.isneginf(poses.log_prob(Pose(behind, there))).all()
+
+
 def test_the_change_of_variables_is_autograds(poses, generator):
     window = torch.rand((2, 3), generator=generator, dtype=torch.float64) - 0.5
     q = random_quat((2,), generator=generator, dtype=torch.float64)

@@ -44,6 +44,7 @@ from aquamam.training.typicality import find_typicality
 
 NAN, STILL = math.nan, torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
 HALF = rot.random_quat((1,), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+BENT = Camera(fx=900.0, fy=900.0, cx=960.0, cy=540.0, distortion=(-0.4, 0.2))
 PHOTO, TET = Image.new("RGB", (200, 160)), solid("tet").mesh
 make, bop, quat, matrix = SymmetryGroup, SymmetryGroup.from_bop, rot.as_unit_quat, rot.as_rotation_matrix
 
@@ -254,6 +255,7 @@ RULES = {
         ("turn_deg .* must lie in 0 ... 180, got 200", lambda: AugmentSettings(turn_deg=200.0)),
         ("noise", lambda: AugmentSettings(noise=NAN)),
         ("an augmentation has no field flip", lambda: AugmentSettings.from_dict({"flip": True})),
+        ("invertible", lambda: BENT.ray(1900.0, 1060.0)),
         ("at least 20", lambda: find_typicality(tiny("stem"), PhotoDataset(solid("die"), 16, length=5))),
         ("mesh error", lambda: PhotoDataset(solid("die"), 32, mesh_error=0.5)),
     ],

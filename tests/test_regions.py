@@ -23,6 +23,7 @@ from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import random_quat, rotvec_to_quat
 from aquamam.network.model import AQuaMaM, RotationModel
 from aquamam.posterior.calibration import Calibration, ConformalScores
+from aquamam.posterior.distribution import Calibrated, Rotated
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
 from aquamam.training.calibrate import calibrate
@@ -160,6 +161,15 @@ def test_the_scores_live_in_the_checkpoint(tmp_path):
     assert one.calibrated
     assert torch.equal(one.threshold, other.threshold)
     assert torch.equal(one.mass, torch.full((2,), kept["levels"]["0.5"][0], dtype=torch.float64))
+
+
+def test_a_rotation_of_the_camera_keeps_the_calibration():
+    scores = ConformalScores(samples=20, scores=((0.3,) * 30,))
+    posterior = Calibrated(table_posterior(Cells("atlas", 12), batch=2), Calibration(scores=scores))
+    rotated = Rotated(posterior, random_quat((2,), generator=torch.Generator().manual_seed(0)))
+    for region in (posterior.region(0.5, samples=20), rotated.region(0.5, samples=20)):
+        assert region.calibrated
+        assert region.mass.tolist() == pytest.approx([0.3, 0.3])
 
 
 def test_a_calibration_survives_its_dictionary():

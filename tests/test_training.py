@@ -25,7 +25,7 @@ from aquamam.data.labels import draw_labels
 from aquamam.geometry.rotations import random_quat
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import AQuaMaM
-from aquamam.posterior.calibration import Calibration, ConformalScores
+from aquamam.posterior.calibration import Calibration, ConformalScores, Typicality
 from aquamam.training.config import PAPER, TrainConfig
 from aquamam.training.optim import Muon, orthogonalise
 from aquamam.training.pyramid import add_pyramids, folded
@@ -153,7 +153,11 @@ def test_plateau_halves_the_rate_and_stops_at_the_second_idle_halving(tmp_path, 
 
 def test_a_run_from_another_model_keeps_its_temperatures_also_when_resumed(tmp_path):
     start = AQuaMaM(MODEL).eval()
-    start.calibration = Calibration(temperatures=(0.5, 2.0, 1.5), scores=ConformalScores(samples=20, scores=((0.5,),)))
+    bound = {
+        "scores": ConformalScores(samples=20, scores=((0.5,),)),
+        "typicality": Typicality(mean=(0.0,), directions=(), rest=1.0),
+    }
+    start.calibration = Calibration(temperatures=(0.5, 2.0, 1.5), **bound)
 
     trainer = tiny_trainer(tmp_path, start_from=start)
 
@@ -163,7 +167,7 @@ def test_a_run_from_another_model_keeps_its_temperatures_also_when_resumed(tmp_p
 
     with pytest.raises(Stop):
         trainer.fit(stop)
-    assert load(tmp_path).calibration == replace(start.calibration, scores=None)  # scores are of the old weights
+    assert load(tmp_path).calibration == replace(start.calibration, scores=None, typicality=None)  # of old weights
     tiny_trainer(tmp_path).fit()
     assert load(tmp_path).calibration.temperatures[:3] == (0.5, 2.0, 1.5)
 

@@ -152,6 +152,7 @@ def stored(model: "nn.Module", args: argparse.Namespace, size: int) -> "tuple[Ro
 
 def rendered(model: "nn.Module", source: str | None, count: int, seed: int) -> "tuple[RotationDataset, str]":
     """Fresh renders with training's camera and light, of what the model was trained on or of what `source` names."""
+    from aquamam.data.photos import PhotoDataset
     from aquamam.data.renders import RenderedDataset
     from aquamam.fit.part import fresh_renders
     from aquamam.rendering.render import RenderSettings
@@ -169,6 +170,11 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int) -> "
             told = shown if names else "does not say what it shows"
             raise InputError(f"this model {told}; give --data DIR or --data render:NAME, a solid or a mesh file.")
         source = ",".join(names)
+    if trained.get("photographs"):
+        folder = Path(trained.get("backgrounds") or "none")
+        drawn |= {"mesh_error": trained.get("mesh_error", 0.0), "backgrounds": folder if folder.is_dir() else None}
+        photos = PhotoDataset(rendered_objects(source), size, lookalikes=True, **drawn)
+        return photos, f"fresh photograph-like renders of {', '.join(photos.classes)} at {size} px, seed {SEED + seed}"
     settings = replace(RenderSettings.from_dict(trained.get("settings", {})), size=size)
     dataset = RenderedDataset(rendered_objects(source), settings, lookalikes=True, **drawn)
     return dataset, f"fresh renders of {', '.join(dataset.classes)} at {size} px, seed {SEED + seed}"

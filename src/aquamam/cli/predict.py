@@ -88,7 +88,8 @@ def predict_all(args: argparse.Namespace, pictures: Pictures) -> Iterator[dict[s
     longest anyway.
     """
     model, images = load_model(args.model, args.device, args.engine), iter(pictures)
-    while some := list(islice(images, 1 if args.samples else BATCH)):
+    alone = args.samples or args.strategy == "expected"  # which draws samples, too
+    while some := list(islice(images, 1 if alone else BATCH)):
         paths, batch = zip(*some)
         for path, record in zip(paths, predict(model, list(batch), args)):
             yield {"image": str(path), **record}

@@ -40,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models = "a bundled model's name, a checkpoint, or an exported .onnx (default: die)"
     option("models", nargs="*", default=["die"], metavar="[NAME=]MODEL", help=models)
     option("--host", default="127.0.0.1", help="address to listen on")
-    option(
-        "--token", default=os.environ.get("AQUAMAM_TOKEN", ""), help="what callers must show (default: AQUAMAM_TOKEN)"
-    )
+    option("--token", help="what callers must show (default: AQUAMAM_TOKEN)")
     option("--port", type=whole(0, 65535), default=8000, metavar="N", help="0 takes a free one")
     add(parser, "--device", "--engine", "--threads")
     for name, (field, what) in OPTIONS.items():
@@ -65,6 +63,7 @@ def run(args: argparse.Namespace) -> None:
 
     given = {field: getattr(args, field) for field, _ in OPTIONS.values() if getattr(args, field) is not None}
     limits = Limits(**given)
+    token = os.environ.get("AQUAMAM_TOKEN", "") if args.token is None else args.token
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     with listen(args.host, args.port) as listener:  # before the models are read: a port that is taken is told at once
@@ -74,13 +73,13 @@ def run(args: argparse.Namespace) -> None:
             if not name or name in models:
                 raise InputError(f"models need different names, got {text!r}; try other={path or 'die'}.")
             models[name] = load_model(path, args.device, args.engine)
-        app = create_app(models, limits, args.token)
+        app = create_app(models, limits, token)
         set_up_log(args.quiet)
         app.state.service.warm_up()
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         print(f"aquamam serves {', '.join(app.state.service.models)} on {address}", flush=True)
-        if not ipaddress.ip_address(host).is_loopback and not args.token:
+        if not ipaddress.ip_address(host).is_loopback and not token:
             open_to_all = "other computers can reach this service, and it asks nobody who they are; give a --token"
             print(f"aquamam: {open_to_all}.", file=sys.stderr)
         plain: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}

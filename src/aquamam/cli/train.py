@@ -8,6 +8,7 @@ torchrun --nproc-per-node 8 -m aquamam train die --data data/die224 --out runs/p
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from aquamam.cli.main import add, rendered_objects, with_settings
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from aquamam.checkpoints.checkpoint import load
+    from aquamam.network.poses import part_of
     from aquamam.training.distributed import process_group
     from aquamam.training.presets import preset
     from aquamam.training.trainer import Trainer
@@ -49,7 +51,8 @@ def run(args: argparse.Namespace) -> None:
             hint = f"drop --set {name}, or train afresh without --from"
             raise InputError(f"--from keeps the model as it is, with {name}={kept!r}; {hint}.")
     with process_group(args.device) as device:
-        data = open_data(args.data, model_config.image_size, train_config, args.vary == "photo", args.backgrounds)
+        photo, part = args.vary == "photo", part_of(start)
+        data = open_data(args.data, model_config.image_size, train_config, photo, args.backgrounds, part)
         out = args.out or f"runs/{args.preset}"
         setup: dict[str, Any] = {"start_from": start, "device": device, "quiet": args.quiet}
         trainer = Trainer(kind, model_config.to_dict(), train_config, *data, out, **setup)
@@ -73,9 +76,12 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
-def open_data(source: str, size: int, config: Any, photo: bool = False, backgrounds: Any = None) -> tuple[Any, Any]:
+def open_data(
+    source: str, size: int, config: Any, photo: bool = False, backgrounds: Any = None, part: Any = None
+) -> tuple[Any, Any]:
     """Training and validation data from a folder, or rendered on the fly from render:NAME[,NAME...]."""
     from aquamam.data import PhotoDataset, RenderedDataset, open_dataset
+    from aquamam.data.open import recognise
     from aquamam.rendering.render import RenderSettings
 
     if backgrounds is not None and not photo:
@@ -83,7 +89,9 @@ def open_data(source: str, size: int, config: Any, photo: bool = False, backgrou
     if not source.startswith("render:"):
         if photo:
             raise InputError("--vary changes renders, and a data set is rendered already; try --set augment=mild.")
-        return open_dataset(source, split="train", size=size), open_dataset(source, split="valid", size=size)
+        known: dict[str, Any] = {"part": part} if part is not None and recognise(Path(source)).kind == "bop" else {}
+        train, valid = (open_dataset(source, split=split, size=size, **known) for split in ("train", "valid"))
+        return train, valid
 
     def data(split: str, **options: Any) -> Any:
         objects, options = rendered_objects(source), {"split": split, "seed": config.seed, **options}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
+from torch import Tensor
 
 from aquamam.data.base import Batch
 from aquamam.data.random import uniforms, words
@@ -108,7 +109,17 @@ def augment(batch: Batch, settings: AugmentSettings, *, seed: int, positions: In
     about_z = torch.from_numpy(amounts["turn"][:, None] * np.array([0.0, 0.0, 1.0]))
     rotations = multiply(rotvec_to_quat(about_z)[:, None], batch.rotations.double()).to(batch.rotations.dtype)
     pixels = augment_pixels(batch.images.numpy(), amounts)
-    return replace(batch, images=torch.from_numpy(pixels), rotations=rotations)
+    windows = None if batch.windows is None else _moved(batch.windows, amounts, batch.images.shape)
+    return replace(batch, images=torch.from_numpy(pixels), rotations=rotations, windows=windows)
+
+
+def _moved(windows: Tensor, amounts: np.ndarray, shape: torch.Size) -> Tensor:
+    """Windows (x right, y down, in shares of the side) after the same turn, scale and shift, as `_warp` has them."""
+    x, y, b = windows.double().numpy().T
+    cos, sin = amounts["scale"] * np.cos(amounts["turn"]), amounts["scale"] * np.sin(amounts["turn"])
+    right, up = (amounts["shift"] / np.array([shape[3], shape[2]])).T
+    moved = np.stack([cos * x + sin * y + right, cos * y - sin * x - up, b + np.log(amounts["scale"])], -1)
+    return torch.from_numpy(moved).to(windows.dtype)
 
 
 def augment_pixels(images: UInt8[np.ndarray, "n 3 h w"], amounts: np.ndarray) -> UInt8[np.ndarray, "n 3 h w"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from aquamam.errors import InputError, require
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.network.images import fit_to, to_rgb
+from aquamam.network.images import BROKEN, fit_to, to_rgb
 
 
 class UnreadableExample(InputError):
@@ -175,7 +175,7 @@ def decode_image(
             return np.asarray(image if size is None else fit_to(image, (size, size)))
     except FileNotFoundError as error:
         raise UnreadableExample(f"image {name} is missing; restore it, or skip unreadable examples.") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (Image.DecompressionBombError, *BROKEN) as error:
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise UnreadableExample(
             f"image {name} cannot be read ({reason}); replace it, or skip such examples."

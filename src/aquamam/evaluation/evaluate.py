@@ -148,8 +148,11 @@ def _judge(
         columns["entropy"] = drawn.spread
         columns["pit"] = score(drawn, batch, dataset, seed)
         if (scores := model.calibration.scores) is not None:
+            # ranked among as many samples as the scores were, as `region` does
+            ranked = drawn if samples == scores.samples else draw(posterior, batch, scores.samples, seed)
+            mine = columns["pit"] if ranked is drawn else score(ranked, batch, dataset, seed)
             for level in LEVELS:
-                columns[f"held{round(100 * level)}"] = columns["pit"] <= scores.mass(level, drawn.spread)
+                columns[f"held{round(100 * level)}"] = mine <= scores.mass(level, ranked.spread)
     # without cells there is no beam, without samples no least expected error
     lacks = {"beam"} if type(posterior.unwrapped)._topk is RotationDistribution._topk else set()
     lacks |= set() if samples else {"expected"}

@@ -127,7 +127,7 @@ class Fit:
         self._check_learned(trained)
         inputs = [self.part["mesh"], *(trained[key] for key in ("folder", "steps", "best")), config.held_out]
         facts["temperatures"] = self.stages("temper", inputs, self._temper, [self.tempered])
-        inputs += [facts["temperatures"], config.groups]
+        inputs += [facts["temperatures"], config.groups, config.unit]
         facts["calibration"] = self.stages("calibrate", inputs, self._calibrate, [model])
         groups = f", {config.groups} groups from sure to unsure" if config.groups > 1 else ""
         self.say(f"calibrated    on {config.held_out:,} renders{groups}")

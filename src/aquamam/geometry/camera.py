@@ -66,6 +66,11 @@ class Camera:
         for _ in range(20 if self.distortion else 0):
             factor, du, dv = self._distort(u, v)
             u, v = (u0 - du) / factor, (v0 - dv) / factor
+        if self.distortion:
+            factor, du, dv = self._distort(u, v)
+            off = math.hypot((u * factor + du - u0) * self.fx, (v * factor + dv - v0) * self.fy)
+            rule = "lens distortion must be invertible where a box is"
+            require(off < 0.5, f"{rule}, and pixel {x:g}, {y:g} is {off:.3g} off; undistort the image first.")
         return u, v, 1.0
 
     def pixels(self, rays: Float64[np.ndarray, "*batch 3"]) -> Float64[np.ndarray, "*batch 2"]:

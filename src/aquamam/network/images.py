@@ -17,6 +17,9 @@ from aquamam.errors import InputError
 
 ImageInput: TypeAlias = Tensor | Image.Image | Sequence[Tensor | Image.Image]
 
+# what decoders raise on damaged files
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
+
 # What is looked for in a folder; a file that is named is read whatever its ending.
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".avif", ".jp2")
 
@@ -49,7 +52,7 @@ def read_image(path: str | os.PathLike[str]) -> Image.Image:
         raise InputError(f"{name} is not an image of a known kind; try PNG, JPEG, WebP, TIFF or BMP.") from None
     except Image.DecompressionBombError:
         raise InputError(f"{name} has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels; scale it down.") from None
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error) as error:
+    except BROKEN as error:
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise InputError(f"{name} cannot be read ({reason}); it may be damaged, copy it again.") from error
 
@@ -60,7 +63,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
         raise UnidentifiedImageError("PostScript is not read")
     image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        values = np.asarray(image, dtype=np.float64)
+        values = np.nan_to_num(values, posinf=values.max(initial=0, where=np.isfinite(values)), neginf=0)
         top = 65535.0
         if not image.mode.startswith("I;16"):  # no full scale of its own: the smallest usual one that holds the values
             usual = (1.0, 255.0) if image.mode == "F" else (255.0,)
@@ -108,7 +112,7 @@ def as_image_batch(images: ImageInput, *, channels: int, size: tuple[int, int]) 
         parts = [i if isinstance(i, Tensor) else pil_to_tensor(i, channels, size) for i in images]
         parts = [as_image_batch(p[None], channels=channels, size=size) for p in parts]
         parts = [p.float() / 255 if p.dtype == torch.uint8 else p.float() for p in parts]
-        return torch.cat([torch.zeros((0, channels, *size)), *parts])
+        return torch.cat(parts) if parts else torch.zeros((0, channels, *size))
     if not isinstance(images, Tensor):
         came = f"got {type(images).__name__}; try PIL.Image.open(path)"
         raise InputError(f"images must be a tensor, a PIL image or a list of them, {came}.")

@@ -149,7 +149,7 @@ class RotationModel(nn.Module):
         summed with their weights, which sum to one for an image; options are those of `objective`."""
         value = self.objective(images, q, **options)
         total = value.mean(0) if weights is None else (value * weights).sum(0)
-        return -total.mean().float()
+        return -(total.sum() / max(total.numel(), 1)).float()  # of a batch whose images cannot be read: nothing
 
     def learn(self, /, **info: Any) -> None:
         """Add to the description that the checkpoint keeps; what it says of the object is used from now on."""

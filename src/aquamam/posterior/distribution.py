@@ -24,7 +24,7 @@ from aquamam.geometry.rotations import (
     multiply,
     random_quat,
 )
-from aquamam.posterior.calibration import Calibration, ViewClasses
+from aquamam.posterior.calibration import Calibration, ConformalScores, ViewClasses
 from aquamam.posterior.regions import Estimate, Region, find_region
 
 # Largest working set of one chunk of rotations, in floats: about the size of a last-level cache times a few.
@@ -218,6 +218,16 @@ class Wrapped(RotationDistribution):
     def _cell(self, q: Float[Tensor, "*batch 4"]) -> tuple[Int64[Tensor, "*batch code"], Float[Tensor, "*batch"]]:
         return self.inner._cell(q)
 
+    @property
+    def scores(self) -> ConformalScores | None:
+        """Of held-out truths, which no rotation of the camera changes."""
+        return self.inner.scores if isinstance(self.inner, Wrapped) else None
+
+    def region(self, level: float = 0.9, **options: Any) -> Region:
+        """The regions that hold the truth with this probability, if the image is like the held-out ones."""
+        given = options.pop("calibration", True)
+        return find_region(self, level, calibration=self.scores if given is True else given, **options)
+
 
 class Calibrated(Wrapped):
     r"""A posterior with what its model's held-out images say about it.
@@ -253,10 +263,9 @@ class Calibrated(Wrapped):
         q, log_p = self.inner._topk(k)  # what the floor adds to a cell is less than a millionth
         return TopK(q, log_p + math.log1p(-self.calibration.floor))
 
-    def region(self, level: float = 0.9, **options: Any) -> Region:
-        """The regions that hold the truth with this probability, if the image is like the held-out ones."""
-        given = options.pop("calibration", True)
-        return find_region(self, level, calibration=self.calibration.scores if given is True else given, **options)
+    @property
+    def scores(self) -> ConformalScores | None:
+        return self.calibration.scores
 
 
 class Rotated(Wrapped):

@@ -97,6 +97,7 @@ class PoseDistribution(CropFrames):
         """
         q, window = self.to_window(Pose(as_unit_quat(pose.rotation), pose.translation))
         inside = windows.inside(window)
+        q = torch.where(inside[..., None], q, q.new_tensor([0.0, 0, 0, 1]))  # straight behind the camera q is zero
         window = torch.where(inside[..., None], window, torch.zeros_like(window))
         shape = q.shape[:-1]
         q, window = q.reshape(-1, shape[-1], 4), window.reshape(-1, shape[-1], 3)
@@ -180,7 +181,7 @@ class PoseDistribution(CropFrames):
         calibrated.
         """
         drawn = self.log_prob(self.sample(samples, generator=generator))
-        u = torch.rand(self.batch_shape, generator=generator, dtype=torch.float64)
+        u = draw_uniform(tuple(self.batch_shape), generator, drawn.device)
         return density_pit(self.log_prob(pose), drawn, u)
 
     def contains(self, pose: Pose, level: float = 0.9, *, generator: Generator = None) -> Bool[Tensor, "batch"]:

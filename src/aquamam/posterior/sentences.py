@@ -184,7 +184,7 @@ class QuaternionSentences(RotationDistribution):
 
     def _topk(self, k: int) -> TopK:
         best = self.decode(beam(k))
-        return TopK(self.representative(best), best.log_prob)
+        return TopK(self.representative(best), best.log_prob.nan_to_num(-torch.inf, neginf=-torch.inf))
 
     def representative(self, found: Sentences) -> Rotations:
         """The rotation that stands for each cell."""
@@ -197,6 +197,8 @@ def beam(width: int) -> Choose:
     def choose(total: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]:
         rows, batch, tokens = log_p.shape
         joint = (total[..., None] + log_p).transpose(0, 1).reshape(batch, rows * tokens)
+        # a beam wider than all that is legal goes on from illegal bins, too, after which nothing is: never the best
+        joint = joint.masked_fill(joint.isnan(), -torch.inf)
         best = joint.topk(min(width, rows * tokens), dim=-1).indices.T
         return best // tokens, best % tokens
 

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from aquamam.errors import require
+from aquamam.geometry.directional import draw_category, draw_normal
 from aquamam.geometry.rotations import (
     as_unit_quat,
     chordal_mean,
@@ -211,7 +212,7 @@ class FusedPoses:
     def sample(self, count: int = 1, *, generator: Generator = None) -> Pose:
         """Draws, (count, batch, ...)."""
         weights = torch.where(self.contradictory, torch.ones_like(self.weights), self.weights)
-        picked = torch.multinomial(weights.T, count, replacement=True, generator=generator).T[..., None]
+        picked = draw_category(weights.log().T, count, generator)[..., None]
         rotation, translation = self.pose.rotation, self.pose.translation
         return Pose(rotation.gather(0, picked.expand(-1, -1, 4)), translation.gather(0, picked.expand(-1, -1, 3)))
 
@@ -259,7 +260,7 @@ class _Believed:
 
     def sample(self, count: int = 1, *, generator: Generator = None) -> Pose:
         rotation, translation = (value[:count] for value in self.pose)
-        turn, shift = (torch.randn(*translation.shape, generator=generator, dtype=torch.float64) for _ in range(2))
+        turn, shift = (draw_normal(tuple(translation.shape), generator, translation.device) for _ in range(2))
         turn, shift = turn * self.width[0], shift * self.width[1]
         return Pose(multiply(rotvec_to_quat(turn), rotation), translation + shift)
 

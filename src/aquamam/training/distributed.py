@@ -20,7 +20,9 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
     without."""
     local = int(os.environ.get("LOCAL_RANK", 0))
     if device is None:
-        device = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":  # each process its own
+        device = f"cuda:{local}"
     chosen = usable(device)
     started = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1 and not dist.is_initialized()
     if started:

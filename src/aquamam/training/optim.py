@@ -129,4 +129,5 @@ def restore_optimizers(
     for key, value in tensors.items():
         name, _, part = key.rpartition(".")
         parameter = parameters[name]
-        homes[parameter].state[parameter][part] = value if part == "step" else value.to(parameter.device)
+        # fused steps count where their parameter is; a copy, since the file's own tensors keep the file mapped
+        homes[parameter].state[parameter][part] = value.to(parameter.device, copy=True)

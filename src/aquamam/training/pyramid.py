@@ -6,7 +6,6 @@ another, and a step of the factor sharpens all bins at once, which thousands of 
 `folded` gives the plain layers that checkpoints hold.
 """
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,10 +1,11 @@
 """Before a run: whether data and model fit, and what is taken over from the model that it starts from, besides the
 weights."""
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
-from aquamam.data.base import RotationDataset
+from aquamam.data.base import ListedDataset, RotationDataset
 from aquamam.data.labels import carried_over
 from aquamam.errors import InputError
 from aquamam.network.model import RotationModel
@@ -15,10 +16,20 @@ def inherited(start: RotationModel, data: RotationDataset) -> dict[str, Any]:
     """The calibration of the logits, without which the weights mean something else, and what is still known of the
     object.
 
-    Conformal scores are left behind: they say nothing about new weights.
+    Conformal scores and typicality are left behind: they say nothing about new weights.
     """
-    calibration = replace(start.calibration, scores=None)
+    calibration = replace(start.calibration, scores=None, typicality=None)
     return {"calibration": calibration.to_dict(), "info": carried_over(start, data)}
+
+
+def fingerprint(data: RotationDataset) -> dict[str, Any]:
+    """What tells one listed data set from another; others describe themselves."""
+    if not isinstance(data, ListedDataset):
+        return {}
+    digest = hashlib.sha256()
+    for i in range(len(data)):
+        digest.update(f"{data.name(i)} {data.label(i)} {data.rotations(i).round(6).tolist()}\n".encode())
+    return {"content": digest.hexdigest()[:16]}
 
 
 def check_images(config: Any, data: RotationDataset, name: str = "data") -> None:

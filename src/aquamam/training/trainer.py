@@ -35,7 +35,7 @@ from aquamam.training.distributed import Loss
 from aquamam.training.optim import make_optimizers, optimizer_tensors, precision_on, restore_optimizers
 from aquamam.training.pyramid import add_pyramids, folded
 from aquamam.training.runfolder import Progress, RunFolder
-from aquamam.training.start import check_data, inherited
+from aquamam.training.start import check_data, fingerprint, inherited
 
 MOST_UNREADABLE = 0.01  # share of images that may be skipped before a run stops
 
@@ -85,7 +85,7 @@ class Trainer:
         self.attention = [*fused, SDPBackend.MATH]
         self.optimizers = make_optimizers(self.model, config, self.precision)
         identity = {"kind": kind, "model": self.model.config.to_dict(), "train": config.to_dict()}
-        self.folder = RunFolder(self.out, {**identity, "data": train.describe()})
+        self.folder = RunFolder(self.out, {**identity, "data": {**train.describe(), **fingerprint(train)}})
         self.stream = Stream(
             dataset=train,
             batch_size=config.batch_size // self.world,
@@ -99,7 +99,9 @@ class Trainer:
         if config.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
         if self.world > 1:
-            self.loss = nn.parallel.DistributedDataParallel(self.loss)
+            # without windows the layers that tell poses learn nothing
+            unused = bool(getattr(self.model.config, "pose", False))
+            self.loss = nn.parallel.DistributedDataParallel(self.loss, find_unused_parameters=unused)
 
     def _inherit(self) -> None:
         """Weights that started from another model's go with the temperatures of that model."""

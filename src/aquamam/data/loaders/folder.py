@@ -156,12 +156,15 @@ class FolderDataset(ListedDataset):
         q = read_rotations(kind, columns, table, path)
         q = rot.inverse(q) if inverted else q
         q = rot.opencv_to_opengl(q) if camera == "opencv" else q
+        divided = set(table.get("split", ()))
+        if split not in {"all", path.stem, *divided}:  # a table that is not divided has no valid or test
+            choose("splits", [split], sorted(divided) or ["all"], path)
         named = [name for name in IMAGE_COLUMNS if name in table]
         rule = f"{path} must name its images in one column out of {', '.join(IMAGE_COLUMNS)}"
         require(len(named) == 1, f"{rule}, got {' and '.join(named) or ', '.join(table)}.")
         rows: dict[str, list[int]] = {}
         for row, file in enumerate(table[named[0]]):
-            if "split" not in table or split == "all" or table["split"][row] == split or path.stem == split:
+            if split not in divided or table["split"][row] == split:
                 rows.setdefault(file, []).append(row)
         if not rows:
             choose("splits", [split], sorted(set(table["split"])), path)
