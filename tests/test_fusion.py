@@ -27,7 +27,7 @@ from aquamam.geometry.rotations import (
 from aquamam.posterior.fusion import FusionWarning, fuse
 from aquamam.posterior.poses import Pose
 from aquamam.posterior.tracking import PoseTracker, Tracker, fuse_poses, moved, undone
-from examples.turning_die import turning_die
+from examples.rotating_die import rotating_die
 
 STILL = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
 GRID = so3_grid(3)
@@ -185,7 +185,7 @@ def test_the_stated_error_is_the_error(generator):
 
 def test_turning_the_die_makes_the_posterior_surer():
     # a face alone, and after a quarter turn another one: each fits several rotations, both together fewer
-    first, second = turning_die(aquamam.load("die"), (0, 90), draws=100, samples=300)
+    first, second = rotating_die(aquamam.load("die-plain"), (0, 90), draws=100, samples=300)
     assert second.entropy[1] < min(first.entropy[0], second.entropy[0]) - 0.5
 
 

@@ -1,9 +1,9 @@
-"""Turn a die in front of the camera: no frame alone tells its rotation, all of them together do.
+"""Rotate a die in front of the camera: no frame alone tells its rotation, all of them together do.
 
-    python examples/turning_die.py                 prints a table, writes out/turning_die.png
-    python examples/turning_die.py sheet.png       writes there
+    python examples/rotating_die.py                 prints a table, writes out/rotating_die.png
+    python examples/rotating_die.py sheet.png       writes there
 
-The first frame shows nothing but the five, which four rotations do. The turn between frames is known.
+The first frame shows nothing but the five, which four rotations do. The rotation between frames is known.
 """
 
 import math
@@ -41,7 +41,7 @@ class Step:
     statement: str
 
 
-def turning_die(
+def rotating_die(
     model: Any, turns: tuple[int, ...] = TURNS, *, draws: int = 250, samples: int = 1024, seed: int = 0
 ) -> list[Step]:
     """The posteriors of a die that turns about the vertical, frame by frame; all are of the first frame's pose."""
@@ -108,7 +108,7 @@ def picture(steps: list[Step], turns: tuple[int, ...] = TURNS) -> Any:
     left, column, height = 1.2, 2.05, 6.7  # inches
     width = left + column * len(steps) + 0.1
     figure = Figure(figsize=(width, height), facecolor=PAPER)
-    title = "A turning die: no frame alone tells its rotation, all of them do"
+    title = "A rotating die: no frame alone tells its rotation, all of them do"
     figure.text(0.2 / width, 0.955, title, color=INK, fontsize=14, weight="bold")
     words = (
         "Dots are samples, as rotation vectors (axis times angle) of the first frame's pose; the ring is the truth. "
@@ -125,7 +125,7 @@ def picture(steps: list[Step], turns: tuple[int, ...] = TURNS) -> Any:
         edge = len(step.image) // 8  # of the white around the die
         axes.imshow(step.image[edge:-edge, edge:-edge], interpolation="bilinear")
         axes.set_axis_off()
-        axes.set_title(f"turned by {degrees}°", color=MUTED, fontsize=9.5, pad=3)
+        axes.set_title(f"rotated by {degrees}°", color=MUTED, fontsize=9.5, pad=3)
         for (_, bottom, tall), points, k, colour in zip(
             rows[1:], (step.alone, step.fused), (0, 1), ("#3f66ad", "#c4193b")
         ):
@@ -136,9 +136,9 @@ def picture(steps: list[Step], turns: tuple[int, ...] = TURNS) -> Any:
     return figure
 
 
-def main(out: str = "out/turning_die.png") -> None:
-    steps = turning_die(aquamam.load("die"))
-    print("turned   alone: entropy  modes   fused: entropy  modes   error   what the fused posterior says of itself")
+def main(out: str = "out/rotating_die.png") -> None:
+    steps = rotating_die(aquamam.load("die-plain"))
+    print("rotated  alone: entropy  modes   fused: entropy  modes   error   what the fused posterior says of itself")
     for degrees, step in zip(TURNS, steps):
         (a, b), (m, n) = step.entropy, step.modes
         print(f"{degrees:5d}°  {a:14.2f} {m:6d}  {b:15.2f} {n:6d}  {step.error_deg:5.1f}°   {step.statement}")
