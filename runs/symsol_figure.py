@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
 from PIL import Image
 
 import aquamam
 from aquamam.geometry.rotations import rotvec_to_quat
 from aquamam.plotting.mollweide import TILT_COLOURS, directions
-from aquamam.plotting.style import get_theme, new_figure, save
+from aquamam.plotting.style import FAINT, INK, MUTED, drawing, save
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 
@@ -25,8 +26,13 @@ SAMPLES = 600
 
 def main(out: str, checkpoint: str = "symsol") -> None:
     model = aquamam.load(checkpoint)
-    colours, wheel = get_theme("light"), LinearSegmentedColormap.from_list("tilt", TILT_COLOURS["light"])
-    figure = new_figure(colours, 12.8, 5.2)
+    with drawing(12.8, 5.2) as figure:
+        draw(figure, model)
+    save(figure, out)
+
+
+def draw(figure: Figure, model: Any) -> None:
+    wheel = LinearSegmentedColormap.from_list("tilt", TILT_COLOURS)
     for k, (name, view) in enumerate(VIEWS.items()):
         truth = rotvec_to_quat(torch.tensor(view, dtype=torch.float64))
         image = render(solid(name).mesh, truth.numpy(), RenderSettings(size=224))
@@ -37,22 +43,20 @@ def main(out: str, checkpoint: str = "symsol") -> None:
         picture = figure.add_axes((left + 0.004, bottom + 0.32, 0.075, 0.17))
         picture.imshow(image)
         picture.set_axis_off()
-        figure.text(left + 0.08, bottom + 0.46, name, color=colours.ink, fontsize=12, weight="bold", va="top")
+        figure.text(left + 0.08, bottom + 0.46, name, color=INK, fontsize=12, weight="bold", va="top")
         axes: Any = figure.add_axes((left + 0.012, bottom + 0.02, 0.226, 0.36), projection="mollweide")
-        axes.set_facecolor(colours.paper)
-        axes.grid(color=colours.muted, lw=0.5, alpha=0.3)
+        axes.grid(color=MUTED, lw=0.5, alpha=0.3)
         axes.set(xticklabels=[], yticklabels=[])
-        axes.spines["geo"].set_color(colours.muted)
+        axes.spines["geo"].set_color(MUTED)
         axis = "x" if name in ROUND else "z"
         longitude, latitude, tilt = directions(solid(name).symmetry.equivalents(truth).numpy(), axis)
         if name in ROUND:
-            axes.scatter(longitude, latitude, s=14, color=colours.faint, zorder=2)
+            axes.scatter(longitude, latitude, s=14, color=FAINT, zorder=2)
         else:
             rings = {"s": 60, "facecolors": "none", "lw": 0.8, "zorder": 2}
             axes.scatter(longitude, latitude, edgecolors=wheel(tilt / (2 * math.pi) % 1), **rings)
         longitude, latitude, tilt = directions(drawn.numpy(), axis)
         axes.scatter(longitude, latitude, c=wheel(tilt / (2 * math.pi) % 1), s=5, alpha=0.7, linewidths=0, zorder=3)
-    save(figure, out)
 
 
 if __name__ == "__main__":
