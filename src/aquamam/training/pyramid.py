@@ -1,5 +1,5 @@
-"""Heads that know that bins are neighbours, and how sure they may be, while they learn: the rows of a head are sums over
-levels of ever coarser rows, interpolated linearly, times one number.
+"""Heads that know that bins are neighbours, and how sure they may be, while they learn: the rows of a head are sums
+over levels of ever coarser rows, interpolated linearly, times one number.
 
 It is a change of parameters only. A step along a coarse row moves all bins near it, so that neighbours learn from one
 another, and a step of the factor sharpens all bins at once, which thousands of rows reach too late one by one.
