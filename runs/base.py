@@ -1,4 +1,4 @@
-"""The encoder that every fit starts from: python runs/base.py OUT [--parts 64] [--minutes 85] [--from die]
+"""An encoder of many parts, for fits to start from: python runs/base.py OUT [--parts 64] [--minutes 85] [--from die]
 
 Many made-up parts in photograph-like pictures, one network for all, which is told the part by a vector of its own and
 learns to see shapes under any light. The parts are drawn from a seed: primitives put together, revolved and extruded
