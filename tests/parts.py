@@ -1,11 +1,19 @@
 """Meshes whose symmetries are known, and the same objects in other places and other triangles."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import trimesh
 from scipy.spatial.transform import Rotation
 
 from aquamam.rendering.meshes import Mesh
+
+
+def written(mesh: Mesh, path: Path) -> Path:
+    """The mesh's triangles in a file, without paint."""
+    trimesh.Trimesh(mesh.vertices, mesh.faces, process=False).export(path)
+    return path
 
 
 def moved(mesh: Mesh, turn: Rotation, shift=(0.0, 0.0, 0.0), scale: float = 1.0) -> Mesh:

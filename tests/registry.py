@@ -13,8 +13,8 @@ from aquamam.checkpoints.checkpoint import build
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import random_quat
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
-from aquamam.posterior.calibration import Calibration, ViewClasses
+from aquamam.network.model import RotationModel
+from aquamam.posterior.calibration import Calibration, ConformalScores, ViewClasses
 from aquamam.posterior.distribution import Calibrated, EqualViews, RotationDistribution
 from aquamam.posterior.fusion import fuse
 from aquamam.posterior.kernel_mixture import KernelMixture
@@ -57,7 +57,9 @@ def make_model(name: str, *, fresh: bool = False) -> RotationModel:
     model = build(kind, config)
     if not fresh:
         wild(model, noise)
-        model.calibration = Calibration(temperatures=(0.8, 1.25, 0.9)) if kind == "aquamam" else Calibration()
+        scores = ConformalScores(samples=50, scores=((0.1, 0.5), (0.2, 0.9)), edges=(-3.0,))
+        temperatures = {"temperatures": (0.8, 1.25, 0.9)} if kind == "aquamam" else {}
+        model.calibration = Calibration(**temperatures, scores=scores)
     return model.eval()
 
 
@@ -147,7 +149,6 @@ POSTERIORS = {
 }
 
 
-def tiny(name: str) -> AQuaMaM:
+def tiny(name: str) -> RotationModel:
     """One of the registry's AQuaMaMs as it is before training."""
-    torch.manual_seed(0)
-    return AQuaMaM(ModelConfig.from_dict(MODELS[name][1])).eval()
+    return make_model(name, fresh=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from networks import tiny_model
+from parts import written
 from PIL import Image
 
 from aquamam.geometry.camera import Camera
@@ -58,6 +59,7 @@ def bop_folder(root: Path, count: int = 3) -> Path:
     for name, value in (("gt", truths), ("gt_info", infos), ("camera", cameras)):
         (scene / f"scene_{name}.json").write_text(json.dumps(value))
     (root / "models" / "models_info.json").write_text(json.dumps(info))
+    written(solid("die").mesh, root / "models" / "obj_000007.ply")
     return root
 
 

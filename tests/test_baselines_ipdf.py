@@ -35,10 +35,6 @@ def plain_scores(model: IPDF, image: int, q: torch.Tensor) -> torch.Tensor:
     return torch.stack(scores)
 
 
-def test_the_papers_toy_model_has_748545_parameters():
-    assert IPDF(IPDFConfig(encoder="category")).parameter_count == 748_545
-
-
 @torch.no_grad()
 def test_scores_of_1000_rotations_agree_on_all_paths(generator):
     """The training path, the grid's path (rotations shared by the images, in pieces) and a plain re-computation."""

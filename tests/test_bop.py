@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import trimesh
 from refusals import refused
 from scenes import CAMERA, RADIUS, bop_folder, pose_model
 from scipy.spatial.transform import Rotation
@@ -37,11 +36,6 @@ def folder(tmp_path):
     return bop_folder(tmp_path / "bop")
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    return save_model(pose_model(), tmp_path / "parts" / "die")
-
-
 def test_a_crop_shows_the_part_as_a_camera_that_looks_at_it_does(folder):
     """The crop of a photograph taken sideways is a render about the optical axis under the loader's rotation, shifted
     and scaled as the loader's window says."""
@@ -64,7 +58,8 @@ def test_a_crop_shows_the_part_as_a_camera_that_looks_at_it_does(folder):
         assert np.corrcoef(shown.ravel(), straight.ravel())[0, 1] > 0.95
 
 
-def test_a_fitted_part_is_judged_on_bops_photographs(folder, checkpoint, prints, refuses):
+def test_a_fitted_part_is_judged_on_bops_photographs(folder, tmp_path, prints, refuses):
+    checkpoint = save_model(pose_model(), tmp_path / "parts" / "die")
     arguments = ["evaluate", checkpoint, "--data", folder, "--samples", 3, "--quiet", "--json"]
     told = json.loads(prints(*arguments, "--object", 7, "--min-visible", 0.6))
     assert told["images"] == 3
@@ -159,12 +154,6 @@ def results_of(scene: Path) -> list[Result]:
     ]
 
 
-def write_model(folder: Path) -> None:
-    """The die as BOP has models."""
-    mesh = solid("die").mesh
-    trimesh.Trimesh(mesh.vertices, mesh.faces, process=False).export(folder / "models" / "obj_000007.ply")
-
-
 def test_result_files_are_read_as_they_were_written(folder, tmp_path):
     truth = results_of(folder / "test" / "000003")
     write_results(truth, tmp_path / "result.csv")
@@ -194,7 +183,6 @@ def test_bad_result_files_get_one_clear_sentence(line, sentence, folder, tmp_pat
 
 
 def test_the_truth_has_full_recall_and_what_is_missing_has_none(folder):
-    write_model(folder)
     truth = results_of(folder / "test" / "000003")
     assert set(judge(folder, truth)) == {7}
     found = judge(folder, truth)[7]
@@ -209,7 +197,6 @@ def test_the_truth_has_full_recall_and_what_is_missing_has_none(folder):
 
 
 def test_predict_writes_bops_file_and_evaluate_reads_it(folder, tmp_path, prints, refuses):
-    write_model(folder)
     save_model(pose_model(), tmp_path / "parts" / "obj_000007")
     out = tmp_path / "result.csv"
     arguments = ["predict", "--bop", folder, "--models", tmp_path / "parts", "--out", out]

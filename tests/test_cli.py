@@ -47,13 +47,15 @@ def test_the_module_and_the_script_say_what_they_can_do():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example_and_defaults(command, capsys):
+def test_every_command_has_help_with_an_example_and_defaults_and_no_secret(command, capsys, monkeypatch):
+    monkeypatch.setenv("AQUAMAM_TOKEN", "secret")
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
     assert stop.value.code == 0
     out = capsys.readouterr().out
     assert f"aquamam {command}" in out.split("examples:")[1]
     assert "None" not in out
+    assert "secret" not in out
     assert "--seed" not in out or "(default: 0)" in out or command == "train"
 
 
@@ -269,14 +271,6 @@ def test_bash_offers_commands_options_choices_and_files(tmp_path, prints):
     run = subprocess.run(["bash"], input="\n".join(lines), capture_output=True, text=True, cwd=tmp_path / "here")
     offered = dict(zip(CASES, run.stdout.splitlines()))
     assert {typed: sorted(offered[typed].split()) for typed in CASES} == {t: sorted(w) for t, w in CASES.items()}
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh", "fish"])
-def test_a_script_is_printed_without_importing_torch(shell):
-    check = f"import sys\nfrom aquamam.cli.main import main\nmain(['completion', '{shell}'])\n"
-    check += "assert 'torch' not in sys.modules"
-    out = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout
-    assert "strategy" in out
 
 
 def test_bench_tells_speed_and_memory_of_each_model(prints, monkeypatch):

@@ -11,7 +11,7 @@ import torch
 from networks import tiny_model
 from PIL import Image
 
-from aquamam.checkpoints.checkpoint import save_model
+from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.cli.main import main
 from aquamam.geometry.rotations import random_quat
 from aquamam.network.images import find_images, fit_to, pil_to_tensor, read_image
@@ -89,6 +89,15 @@ def test_without_samples_there_are_rotations_and_densities_only(prints, model, d
     assert "modes" not in fast
 
 
+def test_the_expected_strategy_tells_the_rotation_of_least_expected_error(prints, model, die, tmp_path):
+    """Whatever stands beside the image."""
+    Image.new("RGB", (40, 40), "green").save(tmp_path / "a.png")
+    arguments = ("predict", tmp_path, "--model", model, "--json", "--samples", 0, "--strategy")
+    (_, greedy), (_, found) = (json.loads(prints(*arguments, strategy)) for strategy in ("greedy", "expected"))
+    least = load(model)(read_image(die)).predict("expected", generator=torch.Generator().manual_seed(0))[0].tolist()
+    assert found["quaternion_xyzw"] == pytest.approx(least, abs=1e-6) != greedy["quaternion_xyzw"]
+
+
 def test_unreadable_files_cost_a_sentence_and_not_the_others(capsys, model, die, tmp_path):
     (tmp_path / "text.png").write_text("not an image")
     (tmp_path / "cut.png").write_bytes((tmp_path / "die.png").read_bytes()[:300])
@@ -113,6 +122,13 @@ def grey(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture.convert("L"))
 
 
+def with_gaps(picture: Image.Image) -> Image.Image:
+    """Float pixels, some of which are infinite or no numbers."""
+    values = grey(picture).astype(np.float32) / 255
+    values[0, :3] = np.inf, np.nan, -np.inf
+    return Image.fromarray(values)
+
+
 EXIF = Image.Exif()
 EXIF[0x0112] = 6  # as a camera on its side stores it
 FINE = {"quality": 98, "subsampling": 0}
@@ -123,6 +139,7 @@ SAVED = {  # how a picture is made, and how it is stored
     "grey": (lambda picture: picture.convert("L"), "PNG", {}),
     "16-bit": (lambda picture: Image.fromarray(grey(picture).astype(np.uint16) * 257), "PNG", {}),
     "float": (lambda picture: Image.fromarray(grey(picture).astype(np.float32) / 255), "TIFF", {}),
+    "float with gaps": (with_gaps, "TIFF", {}),
     "alpha": (transparent, "PNG", {}),
     "palette": (lambda picture: picture.quantize(256), "PNG", {}),
     "cmyk": (lambda picture: picture.convert("CMYK"), "JPEG", FINE),
@@ -135,7 +152,7 @@ def test_the_network_sees_the_same_whatever_the_file(picture, tmp_path, kind):
     path = tmp_path / f"{kind}.img"  # the content decides, not the name
     make, form, options = SAVED[kind]
     make(picture).save(path, form, **options)
-    picture = picture.convert("L").convert("RGB") if kind in ("grey", "16-bit", "float") else picture
+    picture = picture.convert("L").convert("RGB") if kind.startswith(("grey", "16-bit", "float")) else picture
     expected = np.asarray(picture.resize((32, 32), Image.Resampling.BOX))
     seen = pil_to_tensor(read_image(path), 3, (64, 64)).permute(1, 2, 0).numpy()
     seen = np.asarray(Image.fromarray(seen).resize((32, 32), Image.Resampling.BOX))
@@ -178,7 +195,9 @@ def test_samples_are_drawn_by_their_seed_and_carry_their_density(prints, model, 
         assert math.isclose(float(row["log_density"]), float(drawn["log_density"]), abs_tol=2e-3)
 
 
-def test_density_takes_columns_in_any_order_either_sign_and_other_measures(prints, model, die, tmp_path):
+def test_density_takes_columns_in_any_order_either_sign_other_measures_and_a_pipe(
+    prints, model, die, tmp_path, monkeypatch
+):
     table = tmp_path / "r.csv"
     table.write_text("name,qw,qx,qy,qz\nfirst,1,0,0,0\nsecond,-1,0,0,0\n")
     common = ("density", die, "--model", model, "--rotations", str(table))
@@ -187,6 +206,8 @@ def test_density_takes_columns_in_any_order_either_sign_and_other_measures(print
     assert rows[0]["log_density"] == rows[1]["log_density"]
     found = json.loads(prints(*common, "--measure", "1", "--json"))
     assert math.isclose(found["log_density"][0], float(rows[0]["log_density"]) + 2 * math.log(math.pi), abs_tol=1e-4)
+    monkeypatch.setattr("sys.stdin", io.StringIO(table.read_text()))
+    assert list(csv.DictReader(io.StringIO(prints(*common[:-1], "-")))) == rows
 
 
 def test_density_within_a_tolerance_keeps_what_is_likely(refuses, prints, model, die, tmp_path):
@@ -215,11 +236,6 @@ def test_density_within_a_tolerance_keeps_what_is_likely(refuses, prints, model,
 def test_a_wrong_table_of_rotations_is_one_sentence(refuses, model, die, tmp_path, text, told):
     (tmp_path / "r.csv").write_text(text)
     assert told in refuses("density", die, "--model", model, "--rotations", str(tmp_path / "r.csv"))
-
-
-def test_rotations_come_from_a_pipe_too(prints, model, die, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("qx,qy,qz,qw\n0,0,0,1\n"))
-    assert len(prints("density", die, "--model", model, "--rotations", "-").splitlines()) == 2
 
 
 @pytest.mark.parametrize(

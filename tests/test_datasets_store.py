@@ -15,43 +15,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import render_small
 from PIL import Image
 from refusals import refused
+from render_small import SETTINGS, contents, ingredients
 
 from aquamam import files
 from aquamam.data.base import UnreadableExample
 from aquamam.data.disk import layout
 from aquamam.data.disk.layout import Manifest
 from aquamam.data.disk.store import StoredDataset
-from aquamam.data.disk.writing import RenderSpec, write_dataset
+from aquamam.data.disk.writing import write_dataset
 from aquamam.data.random import haar, uniforms
 from aquamam.data.renders import RenderedDataset
 from aquamam.errors import InputError
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
-
-SETTINGS = RenderSettings(size=12, supersample=1)
-
-
-def ingredients(
-    encoding: str = "raw", seed: int = 3, shard_size: int = 7, **splits: int
-) -> tuple[RenderSpec, Manifest]:
-    splits = splits or {"train": 30, "test": 5}
-    die = solid("die")
-    spec = RenderSpec(names=("die",), meshes=(die.mesh,), settings=SETTINGS, seed=seed)
-    manifest = Manifest(
-        objects=[{"name": "die", "mesh": die.mesh.hash, "symmetry": die.symmetry.to_dict()}],
-        settings=SETTINGS.to_dict(),
-        seed=seed,
-        splits=splits,
-        shard_size=shard_size,
-        encoding=encoding,
-    )
-    return spec, manifest
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
 @pytest.fixture(params=["raw", "png"])
@@ -81,7 +60,7 @@ def test_stored_and_on_the_fly_examples_are_the_same(stored):
         assert np.array_equal(there[i].rotations, live[i].rotations)
 
 
-def test_batch_is_the_examples_stacked(stored):
+def test_batch_is_the_examples_stacked_in_the_size_asked_for_after_pickling_too(stored):
     data = StoredDataset(stored, "train")
     indices = [29, 0, 8, 8, 15]
     batch = data.batch(indices)
@@ -92,9 +71,6 @@ def test_batch_is_the_examples_stacked(stored):
         assert np.array_equal(batch.images[k].permute(1, 2, 0).numpy(), data[i].image)
         assert np.array_equal(batch.rotations[k].numpy(), data[i].rotations)
     assert data.batch([]).images.shape == (0, 3, 12, 12)
-
-
-def test_images_have_the_size_asked_for_after_pickling_too(stored):
     data = StoredDataset(stored, "train", size=6)
     assert data.image_size == (6, 6)
     assert data.batch([0, 9]).images.shape == (2, 3, 6, 6)
@@ -120,33 +96,8 @@ def test_random_backgrounds_belong_to_the_example():
     assert np.array_equal(live.batch([7]).images[0], live.batch([3, 7]).images[1])
 
 
-# What `aquamam render` does, without the time that importing torch for the symmetry takes.
-DRIVER = """
-import sys
-from pathlib import Path
-from aquamam.data.disk.layout import Manifest
-from aquamam.data.disk.writing import RenderSpec, write_dataset
-from aquamam.rendering.render import RenderSettings
-from aquamam.rendering.solids import solid
-
-if __name__ == "__main__":
-    settings, mesh = RenderSettings(size=16), solid("die").mesh
-    write_dataset(
-        Path(sys.argv[1]),
-        RenderSpec(names=("die",), meshes=(mesh,), settings=settings),
-        Manifest(
-            objects=[{"name": "die", "mesh": mesh.hash, "symmetry": None}], settings=settings.to_dict(), seed=0,
-            splits={"train": 3000, "test": 40}, shard_size=50, encoding="raw",
-        ),
-        workers=2,
-    )
-"""
-
-
 def test_killed_at_random_moments_it_resumes_to_the_same_bytes(tmp_path):
-    driver = tmp_path / "driver.py"
-    driver.write_text(DRIVER)
-    command = [sys.executable, driver]
+    command = [sys.executable, render_small.__file__]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     subprocess.run([*command, whole], check=True, capture_output=True)
     shards = len(list(whole.rglob("*.images.npy")))

@@ -59,8 +59,9 @@ def test_toy_rotations_are_those_that_scipy_draws_after_seed_2010(pairs):
     assert torch.allclose(pairs.weight.sum(0), torch.full((6,), 1 / 6).double())
 
 
-def test_toy_ceiling_is_the_papers_log_likelihood(pairs):
+def test_ceilings_of_toy_and_peak_are_the_papers_log_likelihoods(pairs):
     assert ceiling(pairs, toy.TOY_MODEL) == pytest.approx(27.1229, abs=5e-5)
+    assert ceiling(Pairs.uniform([toy.peak_rotation()[None]]), toy.TOY_MODEL) == pytest.approx(29.51, abs=1e-3)
     assert pairs.ceiling(toy.TOY_MODEL.cells) == pytest.approx(-2.5 * math.log(2))
 
 
@@ -69,10 +70,6 @@ def test_rotations_that_share_a_cell_share_its_probability_in_the_ceiling():
     shared = Pairs.uniform([torch.cat([q, q[:1] + 1e-7])])
     best = shared.ceiling(replace(TINY, density="cells").cells)
     assert best == pytest.approx((2 * math.log(2 / 3) + math.log(1 / 3)) / 3)
-
-
-def test_peak_rotation_explains_the_papers_value():
-    assert ceiling(Pairs.uniform([toy.peak_rotation()[None]]), toy.TOY_MODEL) == pytest.approx(29.51, abs=1e-3)
 
 
 @pytest.mark.parametrize(("chart", "density"), [("hemisphere", "paper"), ("hemisphere", "cells"), ("atlas", "cells")])

@@ -5,15 +5,13 @@ import json
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-import trimesh
 from browsers import DESKTOP, PHONE, Visit
-from parts import box, joined, moved, polygon, prism
+from parts import box, joined, moved, polygon, prism, written
 from PIL import Image
 from refusals import refused
 from scipy.spatial.transform import Rotation
@@ -27,9 +25,10 @@ from aquamam.fit.stages import Stages
 from aquamam.geometry.rotations import multiply, rotvec_to_quat
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import ModelConfig
+from aquamam.network.poses import part_of
 from aquamam.pages import fit as fitpage
 from aquamam.plotting import known_object
-from aquamam.rendering.meshes import FIT_RADIUS, Mesh, read_mesh, write_mesh
+from aquamam.rendering.meshes import FIT_RADIUS, read_mesh, write_mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 from aquamam.shape.group_fit import NONE, SPHERE
@@ -44,11 +43,6 @@ TINY = [
         "batch_size=16", "validation_size=32", "threads=0",
     ) for word in ("--set", setting)),
 ]  # fmt: skip
-
-
-def write_stl(mesh: Mesh, path: Path) -> Path:
-    trimesh.Trimesh(mesh.vertices, mesh.faces, process=False).export(path)
-    return path
 
 
 def symmetries(found=NONE, centre=(0.0, 0.0, 0.0)) -> Symmetries:
@@ -67,7 +61,7 @@ def fitted(tmp_path_factory):
     """A fitted brick in millimetres, far from its file's origin: too short a time first, then a kill, then the rest."""
     folder = tmp_path_factory.mktemp("fit")
     brick, out = moved(box(1, 1.5, 2.2), Rotation.identity(), (120.0, -40.0, 20.0), 40.0), folder / "brick"
-    file = write_stl(brick, folder / "brick.stl")
+    file = written(brick, folder / "brick.stl")
     command = ["fit", str(file), "--out", str(out), *TINY]
     with pytest.MonkeyPatch.context() as patch:
         assert main(command) == 2
@@ -109,8 +103,17 @@ def test_a_fit_goes_on_where_it_was_killed_and_its_folder_is_whole(fitted):
     assert len(info["symmetries_discrete"]) == 3
 
 
-def test_a_fitted_folder_serves_prediction_and_evaluation(fitted, tmp_path, prints):
+def test_a_fitted_folder_knows_its_part_and_calibration_and_serves_prediction_and_evaluation(fitted, tmp_path, prints):
     _, out = fitted
+    model = aquamam.load(out)
+    known = known_object(model)
+    assert known is not None
+    assert (known.name, known.mesh.radius) == ("brick", pytest.approx(FIT_RADIUS))
+    found = model(Image.new("RGB", (20, 20))).region(0.9, generator=torch.Generator().manual_seed(0))
+    assert found.calibrated
+    assert model.info["symmetries"]["name"] == "D2"
+    assert model.info["data"]["photographs"]
+    assert model.config.pose
     picture = tmp_path / "photo.png"
     Image.fromarray(render(read_mesh(out / "mesh.npz"), np.eye(3), RenderSettings(size=40))).save(picture)
     (answer,) = json.loads(prints("predict", picture, "--model", f"{out}/", "--json", "--samples", 20))
@@ -138,19 +141,6 @@ def test_a_fitted_painted_part_knows_the_rotations_that_look_alike(tmp_path, mon
     torch.testing.assert_close(log_p, log_p[:1].expand(4))
 
 
-def test_a_loaded_fit_knows_its_part_and_carries_its_calibration(fitted):
-    _, out = fitted
-    model = aquamam.load(out)
-    known = known_object(model)
-    assert known is not None
-    assert (known.name, known.mesh.radius) == ("brick", pytest.approx(FIT_RADIUS))
-    found = model(Image.new("RGB", (20, 20))).region(0.9, generator=torch.Generator().manual_seed(0))
-    assert found.calibrated
-    assert model.info["symmetries"]["name"] == "D2"
-    assert model.info["data"]["photographs"]
-    assert model.config.pose
-
-
 def test_photographs_fine_tune_a_fitted_folder(fitted, tmp_path, prints, refuses):
     _, out = fitted
     photos = tmp_path / "photos"
@@ -173,6 +163,15 @@ def test_photographs_fine_tune_a_fitted_folder(fitted, tmp_path, prints, refuses
     assert not (tmp_path / "other").exists()
     prints(*changed, "--set", "by_volume=true")  # no weight depends on it
     assert aquamam.load(tmp_path / "other").cells.by_volume
+
+
+def test_a_unit_that_is_told_later_becomes_the_models(fitted, monkeypatch):
+    """And nothing but the calibration is done again."""
+    file, out = fitted
+    monkeypatch.setattr(fitting, "LEARNED", -math.inf)
+    monkeypatch.setattr(fitting, "temper", forbidden)
+    assert main(["fit", str(file), "--out", str(out), *TINY, "--unit", "cm"]) == 0
+    assert part_of(aquamam.load(out)).unit == "cm"
 
 
 def test_a_folder_belongs_to_one_part(fitted, refuses):
@@ -205,7 +204,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_odd_meshes_are_placed_and_seen(name, tmp_path):
-    mesh, centre, scale = placed(open_part(str(write_stl(BAD[name], tmp_path / "odd.stl"))), symmetries())
+    mesh, centre, scale = placed(open_part(str(written(BAD[name], tmp_path / "odd.stl"))), symmetries())
     assert mesh.radius == pytest.approx(FIT_RADIUS)
     check_part(mesh, symmetries(), 32)
     own = BAD[name].vertices[np.unique(BAD[name].faces)]
@@ -219,7 +218,7 @@ def test_parts_that_no_picture_tells_about_are_refused(tmp_path):
     mesh, _, _ = placed(far, symmetries())
     refused(r"fills 0\.\d of the 64 x 64 pixels", check_part, mesh, symmetries(), 64)
     refused("nothing to learn", check_part, BRICK, symmetries(SPHERE), 64)
-    flat = write_stl(replace(BRICK, vertices=0 * BRICK.vertices), tmp_path / "bad.stl")
+    flat = written(replace(BRICK, vertices=0 * BRICK.vertices), tmp_path / "bad.stl")
     refused("area", open_part, str(flat))
     flat.write_text("solid a\nendsolid a\n")
     refused("triangle", open_part, str(flat))

@@ -214,24 +214,17 @@ def test_the_tracker_does_not_jump_between_four_equivalent_poses(noise, generato
     assert float(torch.rad2deg(geodesic_angle(torch.stack(alone), alone[0])).max()) > 80  # each frame by itself does
 
 
-def test_the_tracker_leaves_a_pose_that_has_clearly_lost(generator):
+@pytest.mark.parametrize(("belief", "frames"), [(four_fives(), 1), (bingham_posterior(STILL[None], [2.0]), 2)])
+def test_the_tracker_leaves_a_pose_that_has_clearly_lost_and_finds_back_from_a_wrong_belief(belief, frames, generator):
     tracker = Tracker(samples=200, generator=generator)
-    first = tracker.update(four_fives())[0].double()
-    other = turns(4)[torch.rad2deg(geodesic_angle(turns(4), first)).argmax()]
-    tracker.predict()
-    answer = tracker.update(bingham_posterior(other[None], [2.0]))[0].double()
-    assert float(torch.rad2deg(geodesic_angle(answer, other))) < 2
-    assert bool(tracker.jumped)
-
-
-def test_the_tracker_finds_back_from_a_wrong_belief(generator):
-    tracker = Tracker(samples=200, generator=generator)
-    tracker.update(bingham_posterior(STILL[None], [2.0]))
-    elsewhere = about((1, 0, 0), 100)
-    for _ in range(2):
+    first = tracker.update(belief)[0].double()
+    other, jumped = turns(4)[geodesic_angle(turns(4), first).argmax()], False
+    for _ in range(frames):
         tracker.predict()
-        tracker.update(bingham_posterior(elsewhere[None], [2.0]))
-    assert float(torch.rad2deg(geodesic_angle(tracker.answer[0].double(), elsewhere))) < 2
+        answer = tracker.update(bingham_posterior(other[None], [2.0]))[0].double()
+        jumped |= bool(tracker.jumped)
+    assert float(torch.rad2deg(geodesic_angle(answer, other))) < 2
+    assert jumped
 
 
 @pytest.mark.parametrize("seed", range(4))

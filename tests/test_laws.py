@@ -33,13 +33,9 @@ def posterior_of(name: str, images: int = 2) -> RotationDistribution:
     return POSTERIORS[name].make(images)
 
 
-def log_prob(posterior: RotationDistribution, q: Tensor) -> Tensor:
+def log_prob(posterior: RotationDistribution, q: Tensor, **options) -> Tensor:
     with torch.no_grad():
-        return posterior.log_prob(q)
-
-
-def has_cells(posterior: RotationDistribution) -> bool:
-    return type(posterior.unwrapped)._cell is not RotationDistribution._cell
+        return posterior.log_prob(q, **options)
 
 
 # --- densities and samplers -------------------------------------------------------------------------------------------
@@ -112,12 +108,13 @@ def test_entropy_agrees_with_integration(name, generator):
 
 
 @ALL
-def test_both_signs_and_any_batch_shape_give_the_same(name, generator):
+def test_both_signs_any_batch_shape_and_any_measure_give_the_same(name, generator):
     posterior = posterior_of(name, images=3)
     q = random_quat((2, 3, 3), generator=generator, dtype=torch.float64)
     log_p = log_prob(posterior, q)
     assert log_p.shape == (2, 3, 3)
     assert torch.equal(log_prob(posterior, -q), log_p)
+    assert torch.allclose(log_prob(posterior, q, measure="1") + LOG_UNIFORM, log_p, atol=1e-5)
     rows = torch.stack([log_prob(posterior, row) for row in q.reshape(6, 3, 4)])
     assert torch.allclose(rows, log_p.reshape(6, 3), atol=1e-4)
     assert log_prob(posterior, q[0, 0, 0]).shape == (3,)  # one rotation for all images
@@ -208,7 +205,7 @@ def test_a_floor_bounds_the_density_from_below(name, generator):
 def test_the_best_cells_have_the_probability_of_the_density(name):
     """What `topk` tells is `log_prob` but for the volume of the cell; without cells it says so."""
     posterior = posterior_of(name)
-    if not has_cells(posterior):
+    if type(posterior.unwrapped)._cell is RotationDistribution._cell:
         if name != "fused":
             refused("discrete cells", posterior.topk, 3)
         return
@@ -238,11 +235,12 @@ def test_every_kind_of_checkpoint_is_in_the_registry():
 @EVERY_MODEL
 def test_checkpoints_keep_everything(name, tmp_path, generator):
     model = make_model(name)
-    save_model(model, tmp_path / "model.safetensors", {"note": "hello"})
+    note = {"note": "hello", "model": "mine", "self": 1}  # any names
+    save_model(model, tmp_path / "model.safetensors", note)
     again = load(tmp_path / "model.safetensors")
     assert type(again) is type(model)
     assert (again.kind, again.config, again.calibration) == (MODELS[name][0], model.config, model.calibration)
-    assert again.info["note"] == "hello"
+    assert note.items() <= again.info.items()
     x, q = inputs(model, 2), random_quat((3, 2), generator=generator)
     assert torch.equal(log_prob(again(x), q), log_prob(model(x), q))
 

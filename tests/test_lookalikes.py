@@ -4,7 +4,6 @@ class equal shares and loses nothing."""
 import numpy as np
 import pytest
 import torch
-from refusals import refused
 from scipy.spatial.transform import Rotation
 from tables import table_posterior
 
@@ -150,13 +149,6 @@ def test_no_probability_is_lost_and_shares_are_equal(die):
         before, after = plain.log_prob(members[:, None]).exp(), even.log_prob(members[:, None]).exp()
         torch.testing.assert_close(after, before.mean(0).expand_as(before))
         torch.testing.assert_close(even.log_prob(one).exp(), after[0])
-
-
-def test_files_keep_them(die):
-    again = ViewClasses.from_dict(die.to_dict())
-    q = views(100, seed=5)
-    assert torch.equal(again.members(q), die.members(q))
-    refused("a mark for each", ViewClasses.from_dict, {**die.to_dict(), "planes": die.planes.tolist()[:-1]})
 
 
 def test_a_continuous_axis_has_too_many():

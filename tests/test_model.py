@@ -23,29 +23,20 @@ def model(request) -> AQuaMaM:
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_log_prob_and_decoding_equal_the_plain_forward_pass(layers, tmp_path, generator):
+@pytest.mark.parametrize("toy", [False, True])
+def test_log_prob_and_decoding_equal_the_plain_forward_pass_of_the_original(layers, toy, tmp_path, generator):
     """Shared prefix, pruned last layer, cached decoding: the same numbers as one padded sequence a rotation."""
     torch.manual_seed(layers)
-    plain = PlainAQuaMaM(40, 24, 8, layers, image=16, patch=8).eval()
-    torch.save(plain.state_dict(), tmp_path / "original.pt")
-    model = aquamam.import_original(tmp_path / "original.pt")
-    images = torch.rand((5, 3, 16, 16), generator=generator)
+    reads = {"categories": 5, "tokens": 9} if toy else {"image": 16, "patch": 8}
+    plain = PlainAQuaMaM(40, 24, 8, layers, **reads).eval()
+    torch.save({"module." * toy + k: v for k, v in plain.state_dict().items()}, tmp_path / "original.pt")
+    images = torch.arange(5) if toy else torch.rand((5, 3, 16, 16), generator=generator)
     q = random_quat((7, 5), generator=generator)
     with torch.no_grad():
-        posterior = model(images)
+        posterior = aquamam.import_original(tmp_path / "original.pt")(images)
         expected = torch.stack([plain.log_prob(images, row) for row in q])
         assert torch.allclose(posterior.log_prob(q).double(), expected, atol=1e-4)
         assert geodesic_angle(posterior.mode, plain.predict(images)).max() < 1e-4
-
-
-def test_toy_checkpoint_of_the_original_imports(tmp_path, generator):
-    plain = PlainAQuaMaM(101, 16, 8, 2, categories=6, tokens=9).eval()
-    torch.save({f"module.{k}": v for k, v in plain.state_dict().items()}, tmp_path / "toy.pt")
-    model = aquamam.import_original(tmp_path / "toy.pt")
-    q = random_quat((6,), generator=generator)
-    with torch.no_grad():
-        log_p = model(torch.arange(6)).log_prob(q)
-        assert torch.allclose(log_p.double(), plain.log_prob(torch.arange(6), q), atol=1e-4)
 
 
 def test_pil_images_lists_and_tensors_are_read_alike():

@@ -75,10 +75,6 @@ def test_a_hostile_title_stays_text(data):
     assert text.count("<script") == 2
 
 
-def opened(uri: str) -> Image.Image:
-    return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
-
-
 class Page(Visit):
     """The page of a posterior when all of it is there."""
 
@@ -211,7 +207,8 @@ def test_the_browser_draws_objects_as_the_renderer_does(browser, address):
     with Page(browser, address) as visit:
         for name in ("die", "cylinder", "tetX"):
             picture = known(name).picture(q, 128).astype(int)
-            drawn = np.asarray(opened(visit.says(draw, [object_data(known(name)), q])).convert("RGB"))
+            png = base64.b64decode(visit.says(draw, [object_data(known(name)), q]).partition(",")[2])
+            drawn = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
             away = np.abs(drawn.astype(int) - picture)
             assert away.mean() < 1, name  # grey levels; edges are smoothed a little differently
             assert np.median(away[picture.min(-1) < 250]) <= 1, name  # on the object itself

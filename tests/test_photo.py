@@ -100,7 +100,6 @@ def test_a_data_set_of_photographs_is_the_same_however_it_is_shared_out(tmp_path
     assert (border[:, 1] > border[:, [0, 2]].amax(1) + 20).float().mean() > 0.4
 
 
-DIE = solid("die").mesh
 CUBE = Rotation.create_group("O").as_quat()
 SIDE = 32  # pixels at which pictures and renders are compared
 
@@ -135,7 +134,7 @@ def test_a_picture_is_of_its_rotation_and_window(data):
 
 
 def test_the_pictures_are_300_of_the_die_as_it_is_rendered(data):
-    assert data.facts["mesh"] == DIE.hash
+    assert data.facts["mesh"] == solid("die").mesh.hash
     assert [data.labels.count(label) for label in data.classes] == [100, 200]
     assert set(data.labels[:3]) == set(data.classes)  # a few show both
     assert {data.row(i)["light"] for i in range(300)} == {"sun and sky", "room", "landscape"}

@@ -9,7 +9,7 @@ from binghams import four_fives
 from networks import tiny_config, tiny_model
 from PIL import Image
 from refusals import refused
-from registry import TOY, tiny
+from registry import TOY, tiny, top_of_a_tower
 from scenes import pose_model
 from tables import table_posterior
 
@@ -125,6 +125,7 @@ RULES = {
         ("orthogonal", lambda: bop({"symmetries_discrete": [[0] * 16]})),
         ("sphere", lambda: bop({"symmetries_continuous": [{"axis": [0, 0, 1]}, {"axis": [0, 1, 0]}]})),
         ("turns, planes, changed", lambda: ViewClasses.from_dict({"turns": [[0, 0, 0, 1]]})),
+        ("a mark for each", lambda: ViewClasses.from_dict({**top_of_a_tower().to_dict(), "planes": [[1.0, 0, 0, 1]]})),
         (r"0\.0001 to 0\.2", lambda: Tolerance(distance=2.0)),
     ],
     "grids and cells": [
@@ -179,7 +180,7 @@ RULES = {
     ],
     "images and models": [
         *(("shape", lambda s=s: images(*s)) for s in ((1, 3, 17, 16), (1, 1, 16, 16), (16, 16))),
-        *((r"\[0, 1\]", lambda x=x: images(1, 3, 16, 16, value=x)) for x in (255.0, NAN)),
+        *((r"\[0, 1\]", lambda x=x: images(1, 3, 16, 16, value=x)) for x in (255.0, NAN, math.inf)),
         ("uint8 or floating", lambda: images(1, 3, 16, 16, dtype=torch.int64)),
         ("0 to 5", lambda: tiny("category")(torch.tensor([6]))),
         ("categories", lambda: tiny("category")(torch.zeros(1, 3, 16, 16))),

@@ -172,14 +172,6 @@ def test_a_rotation_of_the_camera_keeps_the_calibration():
         assert region.mass.tolist() == pytest.approx([0.3, 0.3])
 
 
-def test_a_calibration_survives_its_dictionary():
-    scores = ConformalScores(samples=50, scores=((0.1, 0.5), (0.2, 0.9)), edges=(-3.0,))
-    calibration = Calibration(temperatures=(0.5, 1.0, 2.0), floor=0.01, scores=scores)
-    assert Calibration.from_dict(calibration.to_dict()) == calibration
-    assert Calibration.from_dict({}) == Calibration()
-    assert scores.mass(0.6, torch.tensor([-4.0, -2.0])).tolist() == [0.5, 0.9]
-
-
 class Redrawn(KnownMixture):
     """Rotations drawn from a model instead of the truth."""
 

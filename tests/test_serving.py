@@ -23,13 +23,13 @@ from aquamam.cli.predict import predict as command_predict
 from aquamam.errors import InputError
 from aquamam.network.model import RotationModel
 from aquamam.network.poses import look
-from aquamam.serving import schemas
-from aquamam.serving.app import ROUTES
+from aquamam.serving import app, schemas
 from aquamam.serving.batcher import Batcher, Encoded, Job
 from aquamam.serving.gate import Limits
 from benchmarks.bad_requests import bad_requests
 
 NOTHING = torch.zeros(3, SIZE, SIZE, dtype=torch.uint8)
+IMAGE = {"image": base64_of(PNG)}
 
 
 @pytest.fixture(scope="module")
@@ -226,9 +226,6 @@ def test_what_fails_for_one_does_not_fail_for_the_others():
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-IMAGE = {"image": base64_of(PNG)}
-
-
 @pytest.mark.parametrize(
     ("status", "words", "path", "fields"),
     [
@@ -291,8 +288,7 @@ def test_slow_uploads_slow_answers_and_full_queues_are_refused():
 
         assert service.post("/v1/predict", content=dripping()).status_code == 408
         release = held_up(service)
-        body = {"image": base64_of(PNG)}
-        responses = service.together([("/v1/predict", body)] * 6)
+        responses = service.together([("/v1/predict", IMAGE)] * 6)
         assert sorted(r.status_code for r in responses) == [429, 429, 503, 503, 503, 503]
         assert all(int(r.headers["retry-after"]) >= 1 for r in responses)
         assert service.get("/healthz").status_code == 200  # the page and the counters stay reachable
@@ -306,8 +302,17 @@ def test_slow_uploads_slow_answers_and_full_queues_are_refused():
         assert service.metric("aquamam_busy_requests") == 0
 
 
+def test_an_image_that_takes_too_long_to_decode_is_refused_in_time(monkeypatch):
+    release, decoded = threading.Event(), []
+    monkeypatch.setattr(app, "read_image", lambda *_, **__: decoded.append(release.wait(10)))
+    with InProcess(seconds=0.5) as service:
+        response = service.post("/v1/predict", json=IMAGE)
+        assert not decoded
+        release.set()
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
 def test_with_a_token_only_those_who_show_it_are_answered():
-    body = {"image": base64_of(PNG)}
     with InProcess(token="secret") as service:
         for path in ("/", "/healthz", "/readyz", "/assets/serve.js"):
             assert service.get(path).status_code == 200
@@ -319,12 +324,12 @@ def test_with_a_token_only_those_who_show_it_are_answered():
             {"authorization": "secret"},
             {"authorization": "Bearer é"},
         ):
-            response = service.post("/v1/predict", json=body, headers={k: v.encode() for k, v in shown.items()})
+            response = service.post("/v1/predict", json=IMAGE, headers={k: v.encode() for k, v in shown.items()})
             assert response.status_code == 401
             assert "Bearer TOKEN" in response.json()["detail"]
             assert response.headers["www-authenticate"] == "Bearer"
         right = {"authorization": "Bearer secret"}
-        assert service.post("/v1/predict", json=body, headers=right).status_code == 200
+        assert service.post("/v1/predict", json=IMAGE, headers=right).status_code == 200
         service.service.close()
         assert service.get("/readyz").json()["status"] == "closing"
 
@@ -337,15 +342,12 @@ def test_a_fault_of_the_service_is_a_500_without_a_stack_trace(caplog):
             raise RuntimeError("secret of the service")
 
     with InProcess({"broken": Broken(), "tiny": tiny_model()}) as service:
-        response = service.post("/v1/predict", json={"image": base64_of(PNG)})
+        response = service.post("/v1/predict", json=IMAGE)
         assert response.status_code == 500
         assert "secret" not in response.text
         assert response.headers["x-request-id"] in response.json()["detail"]
         assert "secret of the service" in caplog.text  # the log has it
         service.ask("/v1/predict", model="tiny")
-
-
-COUNT = 1000  # benchmarks/serving.py sends ten times as many, through a socket
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of much that it finds in damaged images
@@ -355,7 +357,7 @@ def test_bad_requests_are_refused_and_the_next_good_one_is_answered():
         seen: collections.Counter = collections.Counter()
 
         async def send() -> None:
-            for bad in itertools.islice(bad_requests(seed=1), COUNT):
+            for bad in itertools.islice(bad_requests(seed=1), 1000):  # benchmarks/serving.py sends ten times as many
                 response = await service.client.request(bad.method, bad.path, headers=bad.headers, content=bad.body)
                 assert response.status_code < 500, (bad, response.text)
                 assert not bad.certain or response.status_code >= 400, bad
@@ -377,7 +379,7 @@ def test_bad_requests_are_refused_and_the_next_good_one_is_answered():
 
 def test_the_description_matches_the_answers(service):
     told = service.get("/openapi.json").json()
-    for path, (_, answered) in ROUTES.items():
+    for path, (_, answered) in app.ROUTES.items():
         operation = told["paths"][path]["post"]
         assert {"application/json", "multipart/form-data"} == set(operation["requestBody"]["content"])
         assert {"200", "404", "408", "413", "415", "422", "429", "503"} == set(operation["responses"])

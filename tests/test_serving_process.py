@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import pytest
 from services import PNG, encoded, listening, picture, tiny_model
 
 from aquamam.checkpoints.checkpoint import save_model
@@ -23,15 +22,9 @@ from aquamam.serving.app import create_app
 from aquamam.serving.gate import Limits
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "cube" / "best.safetensors"
-    save_model(tiny_model(), path)
-    return path
-
-
-def test_the_service_answers_many_at_once_and_ends_well(checkpoint):
-    command = [sys.executable, "-m", "aquamam", "serve", str(checkpoint)]
+def test_the_service_answers_many_at_once_and_ends_well(tmp_path):
+    save_model(tiny_model(), tmp_path / "cube" / "best.safetensors")
+    command = [sys.executable, "-m", "aquamam", "serve", str(tmp_path / "cube" / "best.safetensors")]
     command += ["--port", "0", "--threads", "1", "--max-seconds", "60"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)

@@ -40,16 +40,21 @@ def test_imports_point_upwards(path):
     assert not later, f"{module} imports {sorted(later)}, which stand below it"
 
 
-@pytest.mark.parametrize("code", ["import aquamam", "from aquamam.cli.main import main; main(['info', '--help'])"])
-def test_start_up_does_not_import_torch(code):
-    light = "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
-    check = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\n{light}"
-    subprocess.run([sys.executable, "-c", check], check=True, capture_output=True)
+MAIN, HEAVY = "from aquamam.cli.main import main; ", {"torch", "numpy"}
+STARTS = {  # what is run -> what it does not import, and what it prints
+    "import aquamam": (HEAVY, ""),
+    "import aquamam.training.trainer": ({"aquamam.shape"}, ""),
+    f"{MAIN}main(['info', '--help'])": (HEAVY, "usage"),
+    **{f"{MAIN}main(['completion', '{s}'])": (HEAVY, "strategy") for s in ("bash", "zsh", "tcsh", "fish")},
+}
 
 
-def test_training_does_not_import_the_mesh_analysis():
-    code = "import sys, aquamam.training.trainer; sys.exit(any(m.startswith('aquamam.shape') for m in sys.modules))"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+@pytest.mark.parametrize("code", STARTS)
+def test_nothing_is_imported_before_it_is_needed(code):
+    absent, told = STARTS[code]
+    check = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\nassert not {absent} & {{*sys.modules}}"
+    run = subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True)
+    assert told in run.stdout
 
 
 def test_public_names_exist():

@@ -38,7 +38,8 @@ if __name__ == "__main__":
             os.kill(os.getpid(), signal.SIGKILL)
 
     with process_group("cpu"):
-        trainer = tiny_trainer(out, steps, replace(MODEL, dropout=changes.pop("dropout", 0.1)), **changes)
+        model = replace(MODEL, **{key: changes.pop(key) for key in ("dropout", "pose") if key in changes})
+        trainer = tiny_trainer(out, steps, model, **changes)
         trainer.resume()
         print(f"from step {trainer.progress.step}", file=sys.stderr, flush=True)
         print("ready", flush=True)

@@ -44,7 +44,7 @@ class TrainConfig(Config):
     smoothing: float = 12.0  # Gaussian width of the bin labels in bins, at the start
     smoothing_share: float = 0.4  # share of the schedule after which labels are exact
     frozen_norms: float = 0.5  # share of the schedule after which batch norms keep their (noisy) statistics
-    averaging: float = 0.1  # length of the weights' running mean, which is validated and saved, in steps so far
+    averaging: float = 0.02  # length of the weights' running mean, which is validated and saved, in steps so far
     labels_per_image: int = 1  # equivalent true rotations used for each image and step
     augment: str = "none"  # mild or strong
     epoch_size: int = 0  # examples in an epoch where the data is endless
