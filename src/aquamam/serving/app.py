@@ -1,7 +1,6 @@
 """The service as an ASGI application: routes, the page, and the way of a request from its bytes to its answer."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -24,8 +23,8 @@ from aquamam.pages.posterior import SCALE, object_data
 from aquamam.rendering.known import known_object
 from aquamam.serving import schemas
 from aquamam.serving.batcher import Batcher, Job
-from aquamam.serving.gate import Limits, Refusal, Reply, gate, read_body, refuse
-from aquamam.serving.reading import read_image, read_request
+from aquamam.serving.gate import RETRY, Limits, Refusal, Reply, gate, refuse
+from aquamam.serving.reading import arrived, read_image, read_request
 
 ABOUT = (
     "Distributions over 3D rotations given an image. Quaternions are xyzw and take the object to the camera (x right, "
@@ -95,20 +94,16 @@ class Service:
         Gauge("busy_requests", "Requests that are worked on or wait.", **here).set_function(lambda: self.busy)
         self.decoders = ThreadPoolExecutor(2, thread_name_prefix="aquamam-images")
 
-    @property
-    def works(self) -> bool:
-        return self.batcher.thread.is_alive() and not self.batcher.closed
-
     def warm_up(self) -> None:
         """Run each model once: the first pass of a process sets up much, and nobody should have to wait for it."""
-        asked = schemas.PosteriorRequest.model_validate({"samples": 32, "uniform": 1})
+        asked = schemas.PosteriorRequest.model_validate({"image": b"", "samples": 32, "uniform": 1})
         for served in self.models.values():
             channels, size = served.input.values()
             image = torch.full((channels, size, size), 255, dtype=torch.uint8)
             self.batcher.submit(Job(model=served.model, image=image, work=asked.answer)).result()
 
     def close(self) -> None:
-        self.batcher.close(self.limits.seconds)
+        self.batcher.close()
         self.decoders.shutdown(wait=False, cancel_futures=True)
 
     def find(self, name: str) -> Served:
@@ -118,33 +113,33 @@ class Service:
         return self.models[name]
 
     async def answer(self, request: Request, kind: type[schemas.Asked]) -> Reply:
-        """Read, check, decode, queue, wait, answer."""
+        """The answer to a request, if there are not too many and it does not take too long."""
         limits = self.limits
         if self.busy >= limits.queue:
-            raise Refusal(429, f"{limits.queue} requests are waiting already; try again.", retry=1)
+            raise Refusal(429, f"{limits.queue} requests are waiting already; try again.", RETRY)
         self.busy += 1
         try:
-            body = await read_body(request, limits)
-            deadline = time.monotonic() + limits.seconds
-            asked, blob = await read_request(body, request.headers, kind, limits)
-            served, cost = self.find(asked.model), asked.cost(limits)
-            decode = partial(read_image, blob, limits, asked, **served.input)
-            decoding = asyncio.get_running_loop().run_in_executor(self.decoders, decode)
-            image = await asyncio.wait_for(decoding, max(0.0, deadline - time.monotonic()))
-            job = Job(model=served.model, image=image, cost=cost, deadline=deadline, work=asked.answer)
-            future = asyncio.wrap_future(self.batcher.submit(job))
-            result = await asyncio.wait_for(future, max(0.0, deadline - time.monotonic()))
-            self.waited.observe(job.waited)
-            self.rotations.labels(request.url.path).inc(cost)
-            request.state.facts.update(model=served.name, batch=job.batch, wait_ms=round(1e3 * job.waited, 1))
-            return Reply({"model": served.name, **result})
-        except (asyncio.TimeoutError, TimeoutError):
+            return await asyncio.wait_for(self.work(await arrived(request, limits), kind), limits.seconds)
+        except asyncio.TimeoutError:
             late = f"no answer within {limits.seconds:g} seconds; ask for less, or try again."
-            raise Refusal(503, late, retry=1) from None
+            raise Refusal(503, late, RETRY) from None
         except InputError as error:
             raise Refusal(422, str(error)) from None
         finally:
             self.busy -= 1
+
+    async def work(self, request: Request, kind: type[schemas.Asked]) -> Reply:
+        """Read, check, decode, queue, wait, answer."""
+        asked = await read_request(request, kind, self.limits)
+        served, cost = self.find(asked.model), asked.cost(self.limits)
+        decode = partial(read_image, asked, self.limits, **served.input)
+        image = await asyncio.get_running_loop().run_in_executor(self.decoders, decode)
+        job = Job(model=served.model, image=image, cost=cost, work=asked.answer)
+        result = await asyncio.wrap_future(self.batcher.submit(job))
+        self.waited.observe(job.waited)
+        self.rotations.labels(request.url.path).inc(cost)
+        request.state.facts.update(model=served.name, batch=job.batch, wait_ms=round(1e3 * job.waited, 1))
+        return Reply({"model": served.name, **result})
 
     def seen(self, scope: Scope, status: int, seconds: float) -> None:
         """Count an answer; paths that do not exist share one label, since anyone may invent them."""
@@ -206,14 +201,13 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/healthz", summary="Whether the service works")
     async def healthz() -> Response:
-        return Reply(
-            {"status": "ok" if service.works else "closing", "version": __version__}, 200 if service.works else 503
-        )
+        status, code = ("closing", 503) if service.batcher.closed else ("ok", 200)
+        return Reply({"status": status, "version": __version__}, code)
 
     @app.get("/readyz", summary="Whether one more request would be answered now")
     async def readyz() -> Response:
         full = service.busy >= service.limits.queue
-        status = "closing" if not service.works else "full" if full else "ready"
+        status = "closing" if service.batcher.closed else "full" if full else "ready"
         return Reply({"status": status, "models": list(service.models)}, 200 if status == "ready" else 503)
 
     @app.get("/metrics", summary="Counters in Prometheus' text format", response_class=PlainTextResponse)
@@ -222,16 +216,13 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 
 def _body_schema(asked: type[schemas.Asked]) -> dict[str, Any]:
-    """A request's body for OpenAPI: the same fields as JSON or as a form, and the image."""
+    """A request's body for OpenAPI: the same fields as JSON or as a form."""
     schema = asked.model_json_schema()
-    image = {"type": "string", "format": "byte", "description": "the image's file in base64"}
-    fields = {"image": image, **schema["properties"]}
-    form = {**fields, "image": {"type": "string", "format": "binary"}}
-    if "rotations" in fields:
+    form = {**schema["properties"], "image": {"type": "string", "format": "binary"}}
+    if "rotations" in form:
         form["rotations"] = {"type": "string", "description": "JSON: a list of quaternions [x, y, z, w]"}
-    whole = {"type": "object", "additionalProperties": False, "required": ["image", *schema.get("required", [])]}
-    kinds = {"application/json": fields, "multipart/form-data": form}
-    return {"required": True, "content": {k: {"schema": {**whole, "properties": v}} for k, v in kinds.items()}}
+    kinds = {"application/json": schema, "multipart/form-data": {**schema, "properties": form}}
+    return {"required": True, "content": {kind: {"schema": told} for kind, told in kinds.items()}}
 
 
 def _add_page(app: FastAPI, service: Service) -> None:
