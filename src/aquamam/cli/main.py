@@ -2,14 +2,14 @@
 with one spelling, default and line of help, and the things that they name."""
 
 import argparse
-import contextlib
 import json
 import os
 import signal
 import sys
 import textwrap
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -64,15 +64,6 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 class _Parser(argparse.ArgumentParser):
     """Tells what is wrong in one sentence; the whole usage is a --help away."""
 
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """What an option's type says of a wrong value, where argparse would only name the type."""
-        try:
-            return super()._get_value(action, arg_string)  # type: ignore[misc]
-        except argparse.ArgumentError as error:
-            if isinstance(error.__context__, InputError):
-                raise argparse.ArgumentError(action, str(error.__context__)) from None
-            raise
-
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"aquamam: {message.rstrip('.')}; {self.prog} --help tells more.\n")
 
@@ -117,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-# --- types of options: what argparse tells the user is "argument --seed: must be ..., got ..." -----------------------
+# --- types of options -------------------------------------------------------------------------------------------------
 
 
 def whole(least: int, most: int | None = None, *, or_zero: bool = False) -> Callable[[str], int]:
@@ -125,11 +116,11 @@ def whole(least: int, most: int | None = None, *, or_zero: bool = False) -> Call
     rule = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
 
     def parse(text: str) -> int:
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             value = int(text)
             if (value == 0 and or_zero) or (value >= least and (most is None or value <= most)):
                 return value
-        raise InputError(f"must be {'0 or ' if or_zero else ''}{rule}, got {text!r}")
+        raise ArgumentTypeError(f"must be {'0 or ' if or_zero else ''}{rule}, got {text!r}")
 
     return parse
 
@@ -138,34 +129,32 @@ def numbers(names: str, example: str) -> Callable[[str], tuple[float, ...]]:
     """As many numbers, between commas, as there are names."""
 
     def parse(text: str) -> tuple[float, ...]:
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             values = tuple(map(float, text.split(",")))
             if len(values) == len(names.split(",")):
                 return values
-        raise InputError(f"must be numbers {names}, got {text!r}; try {example}")
+        raise ArgumentTypeError(f"must be numbers {names}, got {text!r}; try {example}")
 
     return parse
 
 
 def duration(text: str) -> float:
     """Seconds of "45m", "2h", "90s" or "90"."""
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-    with contextlib.suppress(ValueError):
-        seconds = float(text.rstrip("smhd")) * units.get(text[-1:], 1)
+    with suppress(ValueError):
+        seconds = float(text.rstrip("smhd")) * {"m": 60, "h": 3600, "d": 86400}.get(text[-1:], 1)
         if 0 < seconds < 1e9:
             return seconds
-    raise InputError(f"must be a positive number with s, m, h or d, got {text!r}; try 45m")
+    raise ArgumentTypeError(f"must be a positive number with s, m, h or d, got {text!r}; try 45m")
 
 
 def setting(text: str) -> tuple[str, Any]:
     """FIELD=VALUE, the value as JSON where it parses as JSON."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise InputError(f"must be FIELD=VALUE, got {text!r}; try --set lr=0.001")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
+        raise ArgumentTypeError(f"must be FIELD=VALUE, got {text!r}; try --set lr=0.001")
+    with suppress(json.JSONDecodeError):
+        value = json.loads(value)
+    return name, value
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -216,16 +205,18 @@ def load_model(source: str, device: str | None, engine: str = "torch") -> Any:
     """A model on a device, or on the best there is."""
     import torch
 
-    from aquamam.checkpoints import checkpoint
+    if engine == "torch" and not source.endswith((".onnx", ".json")):
+        from aquamam.checkpoints.checkpoint import load
+
+        return load(source, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
     from aquamam.export import runner
 
-    if engine == "onnx" or source.endswith(runner.EXPORTED):
-        return runner.load(source, device=device or "cpu", engine=engine)
-    return checkpoint.load(source, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return runner.load(source, device=device or "cpu", engine=engine)
 
 
 class Pictures:
-    """The images that a command was given, with a progress bar; whatever is wrong with one costs a sentence."""
+    """The images that a command was given, with a progress bar; whatever is wrong with one costs a sentence. Processes
+    that `torchrun` started have a share each."""
 
     def __init__(self, sources: list[str]):
         import torch.distributed as dist
@@ -251,23 +242,6 @@ class Pictures:
             if (image := self.read(path)) is not None:
                 yield path, image
 
-    def mine(self, things: Sequence[T]) -> Sequence[T]:
-        """This process's share: a stretch, so that what all find in theirs is in order."""
-        first, end = (len(things) * rank // self.world for rank in (self.rank, self.rank + 1))
-        return things[first:end]
-
-    def together(self, found: Iterator[T]) -> Iterator[T]:
-        """What all processes that `torchrun` started found, for the first one to tell; one alone tells as it goes."""
-        if self.world == 1:
-            yield from found
-            return
-        import torch.distributed as dist
-
-        parts: list[Any] = [None] * self.world
-        dist.all_gather_object(parts, (list(found), self.status))
-        self.status = 0 if self.rank else max(status for _, status in parts)
-        yield from (one for some, _ in parts if not self.rank for one in some)
-
     def read(self, path: Path) -> Any:
         from aquamam.network.images import read_image
 
@@ -275,6 +249,26 @@ class Pictures:
             return read_image(path)
         except InputError as error:
             return self.wrong(error)
+
+    def mine(self, things: Sequence[T]) -> Sequence[T]:
+        """This process's share: a stretch, so that what all find in theirs is in order."""
+        first, end = (len(things) * rank // self.world for rank in (self.rank, self.rank + 1))
+        return things[first:end]
+
+    def together(self, found: Iterator[T]) -> Iterator[T]:
+        """What all processes found, for the first one to tell; one alone tells as it goes."""
+        if self.world == 1:
+            yield from found
+            return
+        import torch.distributed as dist
+
+        parts: list[Any] = [None] * self.world
+        dist.all_gather_object(parts, (list(found), self.status))
+        if self.rank:
+            self.status = 0
+        else:
+            self.status = max(status for _, status in parts)
+            yield from (one for some, _ in parts for one in some)
 
 
 def rendered_objects(source: str) -> list[Any]:
@@ -316,7 +310,7 @@ def columns(rows: list[list[str]]) -> list[str]:
 def output(path: Path | None) -> AbstractContextManager[IO[str]]:
     """A file to write to, or standard output."""
     if path is None:
-        return contextlib.nullcontext(sys.stdout)
+        return nullcontext(sys.stdout)
     path.parent.mkdir(parents=True, exist_ok=True)
     return open(path, "w", encoding="utf-8", newline="")
 

@@ -15,13 +15,13 @@ Quaternions are xyzw and take the object to the camera (x right, y up, z towards
 import argparse
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.crops import answer_boxes, write_bop
 from aquamam.cli.main import Pictures, add, load_model, whole
 from aquamam.errors import InputError
 
@@ -51,14 +51,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if "RANK" not in os.environ:  # as torchrun sets it
+        return answer(args)
     from aquamam.training.distributed import process_group
 
     with process_group(args.device):
-        return answer(args) if args.bop is None else write_bop(args)
+        return answer(args)
 
 
 def answer(args: argparse.Namespace) -> int:
     """Print a record for each image, or for each box; the first process does so for all."""
+    if args.bop is not None:
+        from aquamam.cli.crops import write_bop
+
+        return write_bop(args)
     boxes = args.box is not None or args.detections is not None
     if args.matrix and not (args.json or args.csv):
         raise InputError("--matrix needs --json or --csv; a table has no room for matrices.")
@@ -69,7 +75,12 @@ def answer(args: argparse.Namespace) -> int:
     if not boxes and (idle := next((name for name in ("camera", "models") if getattr(args, name) is not None), None)):
         raise InputError(f"--{idle} needs boxes; give --box or --detections.")
     pictures = Pictures(args.images)
-    records = pictures.together(answer_boxes(args, pictures) if boxes else predict_all(args, pictures))
+    if boxes:
+        from aquamam.cli.crops import answer_boxes
+
+        records = pictures.together(answer_boxes(args, pictures))
+    else:
+        records = pictures.together(predict_all(args, pictures))
     if pictures.rank:
         list(records)
     elif args.json:
@@ -82,14 +93,10 @@ def answer(args: argparse.Namespace) -> int:
 
 
 def predict_all(args: argparse.Namespace, pictures: Pictures) -> Iterator[dict[str, Any]]:
-    """A record for each readable image.
-
-    Samples of an image must not depend on the images beside it, so with samples images go one by one; drawing takes
-    longest anyway.
-    """
+    """A record for each readable image. Samples of an image must not depend on the images beside it, so where some are
+    drawn images go one by one; drawing takes longest anyway."""
     model, images = load_model(args.model, args.device, args.engine), iter(pictures)
-    alone = args.samples or args.strategy == "expected"  # which draws samples, too
-    while some := list(islice(images, 1 if alone else BATCH)):
+    while some := list(islice(images, 1 if args.samples or args.strategy == "expected" else BATCH)):
         paths, batch = zip(*some)
         for path, record in zip(paths, predict(model, list(batch), args)):
             yield {"image": str(path), **record}
@@ -103,14 +110,15 @@ def predict(model: Any, pictures: list, args: argparse.Namespace) -> list[dict[s
     from aquamam.posterior.answers import answers
     from aquamam.posterior.distribution import Rotated
 
-    options: dict[str, Any] = {"strategy": args.strategy, "generator": model.generator(args.seed)}
+    told = {} if args.frame == "opengl" else {"frame": args.frame}
+    drawn: dict[str, Any] = {"strategy": args.strategy, "generator": model.generator(args.seed)}
     with torch.inference_mode():
         posterior = model(pictures)
         if args.frame == "opencv":
-            posterior = Rotated(posterior, opencv_to_opengl(torch.tensor([[0.0, 0.0, 0.0, 1.0]] * len(pictures))))
-        found = answers(posterior, args.samples, symmetry=model.symmetry, **options)
-    named = {"frame": args.frame} if args.frame != "opengl" else {}
-    return [named | answer.to_dict(matrix=args.matrix) for answer in found]
+            still = torch.tensor([[0.0, 0.0, 0.0, 1.0]] * len(pictures))
+            posterior = Rotated(posterior, opencv_to_opengl(still))
+        found = answers(posterior, args.samples, symmetry=model.symmetry, **drawn)
+    return [told | answer.to_dict(matrix=args.matrix) for answer in found]
 
 
 def write_csv(records: Iterator[dict[str, Any]]) -> None:
