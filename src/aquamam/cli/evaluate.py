@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aquamam.cli.main import SHARED, add, columns, rendered_objects
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 
 if TYPE_CHECKING:
     from torch import nn
@@ -111,17 +111,16 @@ def open_data(model: "nn.Module", args: argparse.Namespace) -> "tuple[RotationDa
     from aquamam.data.loaders.photoreal import PhotorealDataset
 
     size = getattr(model.config, "image_size", 224)
+    chosen = any(getattr(args, name) is not None for name in ("split", "object", "min_visible"))
     if args.photoreal:
-        if any(other is not None for other in (args.data, args.split, args.object, args.min_visible)):
-            told = "drop it, or what chooses another (--data, --split, ...)"
-            raise InputError(f"--photoreal is a data set of its own; {told}.")
+        told = "--photoreal is a data set of its own; drop it, or what chooses another (--data, --split, ...)."
+        require(args.data is None and not chosen, told)
         return PhotorealDataset(size=size), f"physically based pictures of a die at {size} px"
     if args.data is not None and not args.data.startswith("render:"):
         return stored(model, args, size)
-    if args.object is not None or args.min_visible is not None:
-        raise InputError("--object and --min-visible choose among BOP's photographs; give their folder with --data.")
-    if args.split is not None:
-        raise InputError("a split is a part of a data set on disk; give its folder with --data, or drop --split.")
+    require(
+        not chosen, "--split, --object and --min-visible choose in a data set on disk; give its folder with --data."
+    )
     return rendered(model, args.data, RENDERED if args.count is None else args.count, args.seed)
 
 
@@ -184,13 +183,13 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int) -> "
 
 
 def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
-    f, speed = evaluation.figures, evaluation.throughput
-    ceiling = f"ceiling {evaluation.ceiling:.2f}" if math.isfinite(evaluation.ceiling) else "no ceiling"
+    f, speed, ceiling = evaluation.figures, evaluation.throughput, evaluation.ceiling
+    limit = f"ceiling {ceiling:.2f}" if math.isfinite(ceiling) else "no ceiling"
     mean = f"mean {f.mean_log_likelihood:.3f} ± {f.log_likelihood_se:.3f}, median {f.median_log_likelihood:.3f}"
     lines = [
         f"{about['model']} ({about['kind']}, {about['parameters']:,} parameters)",
         f"on {f.images:,} images: {about['data']}; {about['seconds']:.0f} s\n",
-        f"log-likelihood   {mean}   (volume pi^2: uniform -2.29, {ceiling})",
+        f"log-likelihood   {mean}   (volume pi^2: uniform -2.29, {limit})",
     ]
     if evaluation.samples:
         lines.append(f"spread           {f.spread_deg:.2f} deg expected angle, {evaluation.samples} samples an image")
@@ -232,5 +231,9 @@ def class_rows(evaluation: "Evaluation") -> list[list[str]]:
 
 
 def error_cells(errors: "Errors") -> list[str]:
-    angles = [f"{angle:.2f}" for angle in (errors.mean_error_deg, errors.median_error_deg)]
-    return [*angles, f"{errors.acc15:.1%}", f"{errors.acc30:.1%}"]
+    return [
+        f"{errors.mean_error_deg:.2f}",
+        f"{errors.median_error_deg:.2f}",
+        f"{errors.acc15:.1%}",
+        f"{errors.acc30:.1%}",
+    ]

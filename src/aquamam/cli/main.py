@@ -3,7 +3,6 @@ with one spelling, default and line of help, and the things that they name."""
 
 import argparse
 import json
-import os
 import signal
 import sys
 import textwrap
@@ -101,8 +100,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("aquamam: stopped.", file=sys.stderr)
         return 130
     except (InputError, OSError) as error:
-        if os.environ.get("AQUAMAM_DEBUG"):
-            raise
         told = f"{error.filename}: {error.strerror}." if isinstance(error, OSError) and error.filename else error
         print(f"aquamam: {told}", file=sys.stderr)
         return 2
