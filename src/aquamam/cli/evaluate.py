@@ -135,16 +135,12 @@ def stored(model: "nn.Module", args: argparse.Namespace, size: int) -> "tuple[Ro
     if split is None:
         only = ", ".join(there) or "none"
         raise InputError(f"{args.data} has no test or validation split, only {only}; name one with --split.")
-    told, options = [args.data, f"split {split}"], dict[str, Any]()
-    if args.object is not None:
-        options["objects"] = args.object
-        told += [f"object {number}" for number in args.object]
-    if args.min_visible is not None:
-        options["min_visible"] = args.min_visible
-        told.append(f"at least {args.min_visible:.0%} visible")
+    chosen = {"objects": args.object, "min_visible": args.min_visible}
+    options = {name: value for name, value in chosen.items() if value is not None}
+    told = [args.data, f"split {split}", *(f"object {number}" for number in args.object or ())]
+    told += [] if args.min_visible is None else [f"at least {args.min_visible:.0%} visible"]
     if recognise(Path(args.data)).kind == "bop" and (part := part_of(model)) is not None:
-        if args.object is None:
-            raise InputError("this model knows one part; say which object of BOP's data it is, for example --object 9.")
+        require(args.object is not None, "this model knows one part; say which object of BOP's data it is: --object 9.")
         options["part"] = part
     return open_dataset(args.data, split, size=size, **options), ", ".join(told)
 
@@ -164,19 +160,20 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int) -> "
     trained: dict[str, Any] = getattr(model, "info", {}).get("data", {})
     if source is None:
         names = [str(thing.get("name")) for thing in trained.get("objects", ()) if isinstance(thing, dict)]
-        if not names or not set(names) <= set(NAMES):
-            shown = f"was trained on {', '.join(names)}, not all solids of ours"
-            told = shown if names else "does not say what it shows"
-            raise InputError(f"this model {told}; give --data DIR or --data render:NAME, a solid or a mesh file.")
+        shown = f"was trained on {', '.join(names)}, not all solids of ours" if names else "does not say what it shows"
+        ours = len(names) > 0 and set(names) <= set(NAMES)
+        require(ours, f"this model {shown}; give --data DIR or --data render:NAME, a solid or a mesh file.")
         source = ",".join(names)
+    objects, kind = rendered_objects(source), "renders"
+    dataset: RotationDataset
     if trained.get("photographs"):
-        folder = Path(trained.get("backgrounds") or "none")
+        folder, kind = Path(trained.get("backgrounds") or "none"), "photograph-like renders"
         drawn |= {"mesh_error": trained.get("mesh_error", 0.0), "backgrounds": folder if folder.is_dir() else None}
-        photos = PhotoDataset(rendered_objects(source), size, lookalikes=True, **drawn)
-        return photos, f"fresh photograph-like renders of {', '.join(photos.classes)} at {size} px, seed {SEED + seed}"
-    settings = replace(RenderSettings.from_dict(trained.get("settings", {})), size=size)
-    dataset = RenderedDataset(rendered_objects(source), settings, lookalikes=True, **drawn)
-    return dataset, f"fresh renders of {', '.join(dataset.classes)} at {size} px, seed {SEED + seed}"
+        dataset = PhotoDataset(objects, size, lookalikes=True, **drawn)
+    else:
+        settings = replace(RenderSettings.from_dict(trained.get("settings", {})), size=size)
+        dataset = RenderedDataset(objects, settings, lookalikes=True, **drawn)
+    return dataset, f"fresh {kind} of {', '.join(dataset.classes)} at {size} px, seed {SEED + seed}"
 
 
 # --- tables for people ------------------------------------------------------------------------------------------------

@@ -68,36 +68,31 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
     from aquamam.network.model import ModelConfig
     from aquamam.training.presets import preset
 
-    chosen = preset(args.preset)
-    model, train = chosen.model, chosen.train
-    if not isinstance(model, ModelConfig) or model.embedding == "category":
+    chosen, budget = preset(args.preset), args.time_budget
+    if not isinstance(chosen.model, ModelConfig) or chosen.model.embedding == "category":
         raise InputError(f"a fit needs an AQuaMaM that reads images, {args.preset!r} is none; try die-small.")
-    ours: dict[str, Any] = {
-        "time_budget": 0.0 if args.steps else round(TRAINING_SHARE * args.time_budget, 3),
-        "steps": args.steps or train.steps,
-        "seed": args.seed,
-        "schedule": "cosine",
-        "augment": "none",  # the renders are varied themselves, held-out ones too
-        "validate_every": 100 if args.time_budget < 900 else 250,
-        "validation_size": 500,
-        "checkpoint_seconds": 30.0,
-    }
-    sizes = settings_for(args.time_budget)
-    held_out = sizes["held_out"] if args.held_out is None else args.held_out
-    model = replace(model, image_size=args.size, pose=not args.plain)
-    model, train = with_settings(dict(args.set), model, replace(train, **ours))
+    model = replace(chosen.model, image_size=args.size, pose=not args.plain)
+    train = replace(
+        chosen.train,
+        time_budget=0.0 if args.steps else round(TRAINING_SHARE * budget, 3),
+        steps=args.steps or chosen.train.steps,
+        seed=args.seed,
+        schedule="cosine",
+        augment="none",  # the renders are varied themselves, held-out ones too
+        validate_every=100 if budget < 900 else 250,
+        validation_size=500,
+        checkpoint_seconds=30.0,
+    )
+    model, train = with_settings(dict(args.set), model, train)
+    sizes = settings_for(budget) | {n: v for n in ("held_out", "views") if (v := getattr(args, n)) is not None}
     return FitConfig(
         model=model,
         train=train,
-        plain_share=1.0 if args.plain else args.plain_share,
-        backgrounds=args.backgrounds,
         start=start_of(args.start, model),
-        mesh_error=args.mesh_error,
-        unit=args.unit,
-        held_out=held_out,
-        groups=min(max(held_out // 300, 1), 6),
-        views=sizes["views"] if args.views is None else args.views,
-        tolerance=args.tolerance,
+        plain_share=1.0 if args.plain else args.plain_share,
+        groups=min(max(sizes["held_out"] // 300, 1), 6),
+        **sizes,
+        **{name: getattr(args, name) for name in ("backgrounds", "mesh_error", "unit", "tolerance")},
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from aquamam.cli.main import add, load_model, numbers, whole
 from aquamam.errors import InputError
+from aquamam.files import write_text
 
 KINDS = ("ball", "mollweide", "marginals", "pose", "curve")
 POINTS = ("ball", "page", "mollweide")
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from aquamam.plotting.curves import learning_curve, read_log
     from aquamam.plotting.style import FORMATS, save
 
     suffix, source = args.out.suffix.lower(), Path(args.image)
@@ -61,24 +63,26 @@ def run(args: argparse.Namespace) -> None:
     if idle := next((name for name in given if kind not in HEEDED[name]), None):
         raise InputError(f"--{idle} does nothing for {'a page' if kind == 'page' else f'--kind {kind}'}; drop it.")
     if kind == "curve":
-        from aquamam.plotting.curves import learning_curve, read_log
-
         name = source.name if source.is_dir() else source.absolute().parent.name
-        save(learning_curve(read_log(source), title=args.title or name), args.out)
-    elif (figure := draw_posterior(args, kind, given)) is not None:
-        save(figure, args.out)
+        drawn: Any = learning_curve(read_log(source), title=args.title or name)
+    else:
+        drawn = draw_posterior(args, kind, given)
+    if kind == "page":
+        write_text(args.out, drawn)
+    else:
+        save(drawn, args.out)
     print(args.out)
 
 
 def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -> Any:
-    """The picture, or None after writing the page; what is not given has the plotting functions' own defaults."""
+    """The picture, or the page's HTML; what is not given has the plotting functions' own defaults."""
     import torch
 
     from aquamam.data.cameras import read_camera
     from aquamam.geometry.rotations import as_unit_quat
     from aquamam.network.images import read_image
     from aquamam.network.poses import look
-    from aquamam.pages.posterior import page_data, write_page
+    from aquamam.pages.posterior import page_data, posterior_page
     from aquamam.plotting import ball, known_object, make_cloud, marginals, mollweide, overlay
 
     truth = as_unit_quat(args.truth, "--truth") if "truth" in given else None
@@ -98,8 +102,7 @@ def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -
         cloud = make_cloud(posterior, truth=truth, **drawn, **counts)
     known, name = known_object(model, args.object), args.title or Path(args.image).name
     if kind == "page":
-        write_page(args.out, page_data(cloud, image=picture, known=known, title=f"Rotations that fit {name}"))
-        return None
+        return posterior_page(page_data(cloud, image=picture, known=known, title=f"Rotations that fit {name}"))
     if kind == "mollweide":
         axis = args.axis or (known.axis if known is not None else "z")
         return mollweide(cloud, axis=axis, image=picture, title=args.title)

@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from aquamam.checkpoints.checkpoint import load
-    from aquamam.network.poses import part_of
     from aquamam.training.distributed import process_group
     from aquamam.training.presets import preset
     from aquamam.training.trainer import Trainer
@@ -51,9 +50,7 @@ def run(args: argparse.Namespace) -> None:
             hint = f"drop --set {name}, or train afresh without --from"
             raise InputError(f"--from keeps the model as it is, with {name}={kept!r}; {hint}.")
     with process_group(args.device) as device:
-        photo, part = args.vary == "photo", part_of(start)
-        data = open_data(args.data, model_config.image_size, train_config, photo, args.backgrounds, part)
-        out = args.out or f"runs/{args.preset}"
+        data, out = open_data(args, model_config.image_size, train_config, start), args.out or f"runs/{args.preset}"
         setup: dict[str, Any] = {"start_from": start, "device": device, "quiet": args.quiet}
         trainer = Trainer(kind, model_config.to_dict(), train_config, *data, out, **setup)
         progress = trainer.fit()
@@ -76,27 +73,28 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
-def open_data(
-    source: str, size: int, config: Any, photo: bool = False, backgrounds: Any = None, part: Any = None
-) -> tuple[Any, Any]:
+def open_data(args: argparse.Namespace, size: int, config: Any, start: Any) -> tuple[Any, Any]:
     """Training and validation data from a folder, or rendered on the fly from render:NAME[,NAME...]."""
     from aquamam.data import PhotoDataset, RenderedDataset, open_dataset
     from aquamam.data.open import recognise
+    from aquamam.network.poses import part_of
     from aquamam.rendering.render import RenderSettings
 
-    if backgrounds is not None and not photo:
+    photo = args.vary == "photo"
+    if args.backgrounds is not None and not photo:
         raise InputError("--backgrounds are those of photograph-like renders; add --vary photo.")
-    if not source.startswith("render:"):
+    if not args.data.startswith("render:"):
         if photo:
             raise InputError("--vary changes renders, and a data set is rendered already; try --set augment=mild.")
-        known: dict[str, Any] = {"part": part} if part is not None and recognise(Path(source)).kind == "bop" else {}
-        train, valid = (open_dataset(source, split=split, size=size, **known) for split in ("train", "valid"))
+        part = part_of(start)
+        known: dict[str, Any] = {"part": part} if part is not None and recognise(Path(args.data)).kind == "bop" else {}
+        train, valid = (open_dataset(args.data, split, size=size, **known) for split in ("train", "valid"))
         return train, valid
 
     def data(split: str, **options: Any) -> Any:
-        objects, options = rendered_objects(source), {"split": split, "seed": config.seed, **options}
+        objects, options = rendered_objects(args.data), {"split": split, "seed": config.seed, **options}
         if photo:
-            return PhotoDataset(objects, size, backgrounds=backgrounds, **options)
+            return PhotoDataset(objects, size, backgrounds=args.backgrounds, **options)
         return RenderedDataset(objects, RenderSettings(size=size), **options)
 
     return data("train", lookalikes=config.labels_per_image > 1), data("valid", length=config.validation_size)
