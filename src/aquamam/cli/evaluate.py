@@ -93,7 +93,7 @@ def judge_bop(args: argparse.Namespace) -> None:
     if not results and not args.object:
         raise InputError(f"{args.checkpoint} holds no poses; name the objects with --object to count them as missed.")
     found = judge(args.bop, results, args.split or "test", objects=args.object, **options)
-    told = {**{str(number): one for number, one in found.items()}, "mean": Recalls.mean(list(found.values()))}
+    told = {str(number): one for number, one in found.items()} | {"mean": Recalls.mean(list(found.values()))}
     if args.json:
         print(json.dumps({name: asdict(one) for name, one in told.items()}))
         return
@@ -192,45 +192,38 @@ def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
         lines.append(f"spread           {f.spread_deg:.2f} deg expected angle, {evaluation.samples} samples an image")
         lines.append(f"calibration      {evaluation.verdict}: PIT KS {f.pit_ks:.4f} (p = {f.pit_p:.2g})")
         for level in (50, 90, 95):
-            share, se = (100 * getattr(f, f"coverage{level}{end}") for end in ("", "_se"))
-            lines.append(f"                 {level} % region covers {share:.1f} ± {se:.1f} %")
-        if not math.isnan(f.held90):
-            held = ", ".join(f"{level} %: {100 * getattr(f, f'held{level}'):.1f} %" for level in (50, 90, 95))
-            lines.append(f"conformal sets   hold the truth as often as: {held}")
-    which = ", nearest equivalent" if evaluation.symmetric else ""
-    rows = [["error in degrees", *ERRORS, "images/s"]]
-    for name, errors in evaluation.strategies.items():
-        rows.append([f"  {name}{which}", *error_cells(errors), f"{speed.predictions[name]:,.0f}"])
+            share, se, held = (
+                100 * getattr(f, name.format(level)) for name in ("coverage{}", "coverage{}_se", "held{}")
+            )
+            conformal = "" if math.isnan(held) else f", conformal set {held:.1f} %"
+            lines.append(f"                 {level} % region covers {share:.1f} ± {se:.1f} %{conformal}")
+    nearest = ", nearest equivalent" if evaluation.symmetric else ""
+    rows = [["error in degrees", *ERRORS]]
+    rows += [[f"  {name}{nearest}", *error_cells(errors)] for name, errors in evaluation.strategies.items()]
     if evaluation.symmetric:
-        rows += [[f"  {name}, plain", *error_cells(errors), ""] for name, errors in evaluation.plain.items()]
+        rows += [[f"  {name}, plain", *error_cells(errors)] for name, errors in evaluation.plain.items()]
     lines += ["", *columns(rows)]
     if unknown := [name for name, what in evaluation.symmetries.items() if what == "unknown"]:
         lines.append(f"  symmetries of {', '.join(unknown[:3])} are not known: errors are to the given rotation alone")
     if len(evaluation.classes) > 1:
-        lines += ["", *columns(class_rows(evaluation))]
-    first = next(iter(speed.predictions.values()))
-    drawn = f", samples {speed.samples:,.0f}/s" if evaluation.samples else ""
-    setting = f"on {speed.device}, processes: {speed.processes}, threads of each: {speed.threads}"
-    lines.append(f"\nthroughput       log-likelihoods {speed.likelihoods:,.0f}/s, predictions {first:,.0f}/s{drawn}")
-    lines.append(f"                 medians over batches of {speed.batch_size}, encoding included, {setting}")
+        sampled = ["spread", "KS", "cover 90"] if evaluation.samples else []
+        rows = [["class", "images", "mean LL", *ERRORS, *sampled]]
+        for name, one in [*list(evaluation.classes.items())[:MANY_CLASSES], ("mean of classes", evaluation.class_mean)]:
+            drawn = [f"{one.spread_deg:.2f}", f"{one.pit_ks:.3f}", f"{one.coverage90:.1%}"]
+            rows.append(
+                [name, f"{one.images:,}", f"{one.mean_log_likelihood:.3f}", *error_cells(one), *drawn[: len(sampled)]]
+            )
+        lines += ["", *columns(rows)]
+    rates = {"log-likelihoods": speed.likelihoods, **speed.predictions, "samples": speed.samples}
+    told = ", ".join(f"{name} {rate:,.0f}/s" for name, rate in rates.items() if rate)
+    where = f"on {speed.device}, processes: {speed.processes}, threads of each: {speed.threads}"
+    lines.append(f"\nthroughput       {told}")
+    lines.append(f"                 medians over batches of {speed.batch_size}, encoding included, {where}")
     if evaluation.unreadable:
         lines.append(f"left out         {len(evaluation.unreadable)} unreadable, first: {evaluation.unreadable[0]}")
     return lines
 
 
-def class_rows(evaluation: "Evaluation") -> list[list[str]]:
-    """One row a class, and their mean."""
-    rows = [["class", "images", "mean LL", *ERRORS, *(["spread", "KS", "cover 90"] if evaluation.samples else [])]]
-    for name, f in [*list(evaluation.classes.items())[:MANY_CLASSES], ("mean of classes", evaluation.class_mean)]:
-        drawn = [f"{f.spread_deg:.2f}", f"{f.pit_ks:.3f}", f"{f.coverage90:.1%}"] if evaluation.samples else []
-        rows.append([name, f"{f.images:,}", f"{f.mean_log_likelihood:.3f}", *error_cells(f), *drawn])
-    return rows
-
-
 def error_cells(errors: "Errors") -> list[str]:
-    return [
-        f"{errors.mean_error_deg:.2f}",
-        f"{errors.median_error_deg:.2f}",
-        f"{errors.acc15:.1%}",
-        f"{errors.acc30:.1%}",
-    ]
+    angles = [f"{angle:.2f}" for angle in (errors.mean_error_deg, errors.median_error_deg)]
+    return [*angles, f"{errors.acc15:.1%}", f"{errors.acc30:.1%}"]

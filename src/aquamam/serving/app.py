@@ -1,7 +1,10 @@
 """The service as an ASGI application: routes, the page, and the way of a request from its bytes to its answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import hmac
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -13,7 +16,6 @@ from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import Scope
 
 from aquamam import __version__
 from aquamam.errors import InputError
@@ -23,7 +25,7 @@ from aquamam.pages.posterior import SCALE, object_data
 from aquamam.rendering.known import known_object
 from aquamam.serving import schemas
 from aquamam.serving.batcher import Batcher, Job
-from aquamam.serving.gate import RETRY, Limits, Refusal, Reply, gate, refuse
+from aquamam.serving.gate import HEADERS, LOG, RETRY, Limits, Refusal, Reply
 from aquamam.serving.reading import arrived, read_image, read_request
 
 ABOUT = (
@@ -45,8 +47,6 @@ STATUSES = {
     429: "too many requests are waiting",
     503: "no answer in time, or the service is shutting down",
 }
-
-
 MEDIA = {"js": "text/javascript", "css": "text/css"}
 ASSETS = ("three.min.js", "ball.js", "object.js", "explorer.js", "box.js", "serve.js", "explorer.css", "serve.css")
 POLICY = (
@@ -65,23 +65,25 @@ class Served:
             raise InputError(f"the service takes models that read images, and {name!r} reads categories.")
         self.name, self.model, self.object = name, model, known_object(model)
         self.input = {"channels": int(config.channels), "size": int(config.image_size)}
-        self.facts = {
-            **{"name": name, "kind": model.kind, "parameters": model.parameter_count or None},
-            **{field: getattr(config, field, None) for field in ("bins", "chart", "density")},
-            **{"ceiling": cells and round(cells.ceiling, 4), "channels": config.channels},
-            **{"image_size": config.image_size, "object": self.object and self.object.name},
-            "part": asdict(part) if getattr(config, "pose", False) and (part := part_of(model)) else None,
+        part = part_of(model) if getattr(config, "pose", False) else None
+        self.facts = {field: getattr(config, field, None) for field in schemas.ModelFacts.model_fields} | {
+            "name": name,
+            "kind": model.kind,
+            "parameters": model.parameter_count or None,
+            "ceiling": cells and round(cells.ceiling, 4),
+            "object": self.object and self.object.name,
+            "part": part and asdict(part),
         }
 
 
 class Service:
     """Models, the thread that runs them, the limits, and the metrics."""
 
-    def __init__(self, models: Mapping[str, Any], limits: Limits):
+    def __init__(self, models: Mapping[str, Any], limits: Limits, token: str):
         if not models:
             raise InputError("the service needs at least one model, got none; try aquamam serve die.")
         self.models = {name: Served(name, model) for name, model in models.items()}
-        self.limits = limits
+        self.limits, self.token = limits, token
         self.busy = 0  # requests that arrive, are worked on or wait
         self.metrics = CollectorRegistry()  # of its own: a process may hold several services
         here: dict[str, Any] = {"namespace": "aquamam", "registry": self.metrics}
@@ -141,12 +143,37 @@ class Service:
         request.state.facts.update(model=served.name, batch=job.batch, wait_ms=round(1e3 * job.waited, 1))
         return Reply({"model": served.name, **result})
 
-    def seen(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count an answer; paths that do not exist share one label, since anyone may invent them."""
-        route = getattr(scope.get("route"), "path", "other")
-        method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
+    async def pass_on(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Answer in every case, even when the service is at fault, and tell the log and the metrics."""
+        begun, name = time.monotonic(), uuid.uuid4().hex[:16]
+        request.state.facts = {}  # an endpoint adds what the log shall tell
+        try:
+            if self.knows(request):
+                response = await answer(request)
+            else:
+                wanted = "this service answers those who send the header Authorization: Bearer TOKEN."
+                response = Reply({"detail": wanted}, 401, {"www-authenticate": "Bearer"})
+        except Exception:
+            LOG.exception("the service is at fault", extra={"facts": {"id": name}})
+            response = Reply({"detail": f"the service is at fault; its log tells more of {name}."}, 500)
+        response.headers.update({**HEADERS, "x-request-id": name})
+        seconds, status = time.monotonic() - begun, response.status_code
+        # paths that do not exist share one label, since anyone may invent them
+        route = getattr(request.scope.get("route"), "path", "other")
+        method = request.method if request.method in ("GET", "HEAD", "POST") else "other"
         self.requests.labels(route, method, status).inc()
         self.latency.labels(route).observe(seconds)
+        told = {"id": name, "method": request.method[:20], "path": request.url.path[:200], "status": status}
+        told |= {"ms": round(1e3 * seconds, 1), "bytes_out": int(response.headers.get("content-length", 0))}
+        told["client"] = request.client.host if request.client else ""
+        LOG.info("request", extra={"facts": {**told, **request.state.facts}})
+        return response
+
+    def knows(self, request: Request) -> bool:
+        """Whether a request shows the token, or asks for what everybody may see."""
+        path, told = request.url.path, request.headers.get("authorization", "").encode("utf-8", "replace")
+        public = not self.token or path in ("/", "/healthz", "/readyz") or path.startswith("/assets/")
+        return public or hmac.compare_digest(told, f"Bearer {self.token}".encode())
 
 
 def create_app(models: Mapping[str, Any], limits: Limits | None = None, token: str = "") -> FastAPI:
@@ -155,7 +182,7 @@ def create_app(models: Mapping[str, Any], limits: Limits | None = None, token: s
     token: what callers must show for everything but the page, its scripts and the two questions after the service's
     health.
     """
-    service = Service(models, limits or Limits())
+    service = Service(models, limits or Limits(), token)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -166,17 +193,13 @@ def create_app(models: Mapping[str, Any], limits: Limits | None = None, token: s
     own: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
     app = FastAPI(title="aquamam", version=__version__, description=ABOUT, lifespan=lifespan, **own)
     app.state.service = service
-
-    @app.middleware("http")
-    async def passed(request: Request, answer: Any) -> Response:
-        return await gate(request, answer, service.seen, token)
+    app.middleware("http")(service.pass_on)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Reply:
-        if isinstance(error, Refusal):
-            return refuse(error)
         nothing = "there is no such path, or not for this method; /openapi.json lists what there is."
-        return refuse(HTTPException(error.status_code, nothing, error.headers))
+        detail = error.detail if isinstance(error, Refusal) else nothing
+        return Reply({"detail": detail}, error.status_code, error.headers)
 
     _add_routes(app, service)
     _add_page(app, service)

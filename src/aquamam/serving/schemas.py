@@ -37,21 +37,18 @@ def _decoded(value: Any) -> Any:
         raise ValueError("this is not base64") from None
 
 
-def _split(value: Any) -> Any:
-    """Numbers are a list in JSON, in a form they stand between commas."""
-    return value.split(",") if isinstance(value, str) else value
-
-
-def _parsed(value: Any, info: Any) -> Any:
-    """Rotations are a list in JSON, and JSON in a form; too many are refused before each is looked at."""
-    rotations = from_json(value) if isinstance(value, str) else value
-    if isinstance(rotations, list) and info.context is not None and len(rotations) > info.context.rotations:
+def _listed(value: Any, info: Any) -> Any:
+    """A list in JSON is JSON or numbers between commas in a form; one that is too long is refused unread."""
+    if isinstance(value, str):
+        value = from_json(value if value.startswith("[") else f"[{value}]")
+    if isinstance(value, list) and info.context is not None and len(value) > info.context.rotations:
         raise ValueError(f"at most {info.context.rotations:,} in a request")
-    return rotations
+    return value
 
 
-Numbers = Annotated[list[FiniteFloat], BeforeValidator(_split)]
-Rotations = Annotated[list[Quaternion], BeforeValidator(_parsed)]
+Image64 = Annotated[bytes, BeforeValidator(_decoded), Field(json_schema_extra={"format": "byte"})]
+Numbers = Annotated[list[FiniteFloat], BeforeValidator(_listed)]
+Rotations = Annotated[list[Quaternion], BeforeValidator(_listed)]
 
 
 def rounded(values: Tensor, digits: int) -> list[Any]:
@@ -64,9 +61,7 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid")
     clusters: ClassVar[bool] = False  # whether modes are found, whose cost grows with the square of the samples
 
-    image: Annotated[bytes, BeforeValidator(_decoded)] = Field(
-        description="the image's file in base64", json_schema_extra={"format": "byte"}
-    )
+    image: Image64 = Field(description="the image's file in base64")
     model: str = Field("", max_length=200, description="one of /v1/models; the first one if not given")
 
     def cut(self, picture: Image.Image, size: int) -> Image.Image:
