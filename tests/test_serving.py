@@ -9,6 +9,7 @@ import json
 import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,7 +56,8 @@ def held_up(service: InProcess) -> threading.Event:
 @pytest.mark.parametrize("samples", [0, 200])
 def test_predict_says_what_the_command_says(service, samples):
     options = argparse.Namespace(samples=samples, strategy="greedy", seed=3, matrix=True, frame="opengl")
-    (want,) = command_predict(tiny_model(), [picture()], options)
+    (want,) = command_predict(tiny_model(), [(Path("a.png"), picture())], options)
+    assert want.pop("image") == "a.png"
     got = service.ask("/v1/predict", samples=samples, seed=3, matrix=True)
     assert got == {"model": "tiny", **want}
 

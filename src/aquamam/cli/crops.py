@@ -28,7 +28,7 @@ class Models:
             folders = [file.parent for file in args.models.glob("*/model.safetensors")]
             self.paths = {path.stem: str(path) for path in sorted([*args.models.glob("*.safetensors"), *folders])}
             told = f"--models must be a folder of fitted parts, and there are none in {args.models}."
-            require(len(self.paths) > 0, told)
+            require(bool(self.paths), told)
         self.load = cache(lambda source: load_model(source, args.device, args.engine))
 
     def name(self, box: Detection) -> str:
@@ -78,8 +78,8 @@ def detections(args: argparse.Namespace, pictures: Pictures, size: tuple[int, in
 
 def write_bop(args: argparse.Namespace) -> int:
     """Answer the boxes of a BOP data set's split and write the result file."""
-    if given := next((name for name in ("images", "box", "camera") if getattr(args, name)), None):
-        raise InputError(f"--bop takes images, boxes and cameras from the data set; drop {given}.")
+    for name in ("images", "box", "camera"):
+        require(not getattr(args, name), f"--bop takes images, boxes and cameras from the data set; drop {name}.")
     for name, what in (("models", "a folder of fitted parts"), ("out", "a result file to write")):
         require(getattr(args, name) is not None, f"--bop needs {what}; name it with --{name}.")
     args.frame, args.matrix = "opencv", True
@@ -87,27 +87,22 @@ def write_bop(args: argparse.Namespace) -> int:
     told = f"{args.bop} must hold BOP scenes, and {args.split}/*/scene_camera.json is not there."
     require(len(scenes) > 0, told)
     models, pictures = Models(args), Pictures([])
-    boxes = known_boxes(args, scenes, models, pictures)
+    if args.detections is None:  # the boxes of what is visible of the data set's instances
+        visible = [one for scene in scenes for one in read_instances(scene) if one.visible >= args.min_visible]
+        boxes = [Detection(box=o.box, category=o.object, image=o.image, scene=int(o.scene)) for o in visible]
+    else:
+        boxes = detections(args, pictures)
+    known = [one for one in boxes if set(one.labels) & models.paths.keys()]
+    if args.detections is not None:  # one sentence a category, however many boxes it has
+        for one in {one.category: one for one in boxes if not set(one.labels) & models.paths.keys()}.values():
+            pictures.wrong(f"{args.detections}: there is no model for {' or '.join(one.labels)} in {args.models}.")
     views = [(scene, number, camera) for scene in scenes for number, camera in sorted(read_cameras(scene).items())]
-    found = (one for view in pictures.mine(views) for one in answer_view(*view, boxes, models, pictures))
+    found = (one for view in pictures.mine(views) for one in answer_view(*view, known, models, pictures))
     results = list(pictures.together(found))
     if not pictures.rank:
         write_results(results, args.out)
         print(f"{args.out}: {len(results)} poses")
     return pictures.status
-
-
-def known_boxes(args: argparse.Namespace, scenes: list[Path], models: Models, pictures: Pictures) -> list[Detection]:
-    """A file's detections, or else the boxes of what is visible of the data set's instances; not every object has a
-    model, and a detected one without costs one sentence, however many boxes it has."""
-    if args.detections is None:
-        visible = [one for scene in scenes for one in read_instances(scene) if one.visible >= args.min_visible]
-        found = [Detection(box=o.box, category=o.object, image=o.image, scene=int(o.scene)) for o in visible]
-    else:
-        found = detections(args, pictures)
-        for one in {one.category: one for one in found if not set(one.labels) & models.paths.keys()}.values():
-            pictures.wrong(f"{args.detections}: there is no model for {' or '.join(one.labels)} in {args.models}.")
-    return [one for one in found if set(one.labels) & models.paths.keys()]
 
 
 def answer_view(

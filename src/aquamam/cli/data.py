@@ -11,10 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.main import add, save_image
-from aquamam.errors import InputError
-
-MANY_CLASSES = 12  # more are counted, not listed
+from aquamam.cli.main import add, given, save_image
+from aquamam.errors import require
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,11 +38,9 @@ def run(args: argparse.Namespace) -> None:
     from aquamam.data.summary import sample_sheet, summarise
     from aquamam.rendering.render import contact_sheet
 
-    given = ("rotation", "camera", "inverted", "allocentric")
-    options: dict[str, Any] = {name: getattr(args, name) for name in given if getattr(args, name) is not None}
+    options = given(args, "rotation", "camera", "inverted", "allocentric")
     splits = [args.split] if args.split else splits_of(args.path, args.kind)
-    if not splits:
-        raise InputError(f"{args.path} holds no split; docs/data.md shows the known layouts.")
+    require(len(splits) > 0, f"{args.path} holds no split; docs/data.md shows the known layouts.")
     opened = {split: open_dataset(args.path, split, kind=args.kind, **options) for split in splits}
     summaries = {split: summarise(data, images=None if args.check else 256) for split, data in opened.items()}
     if args.out is not None:
@@ -66,29 +62,17 @@ def run(args: argparse.Namespace) -> None:
 
 def lines_of(told: dict[str, Any]) -> list[str]:
     """One fact a line."""
-    (least, most), sizes, classes, rotations = (
-        told[name] for name in ("true_rotations", "image_sizes", "classes", "rotations")
-    )
+    (least, most), spread = told["true_rotations"], told["rotations"]
     each = f"{least if least == most else f'{least} to {most}'} true rotation{'' if most == 1 else 's'}"
-    shown = ", ".join(f"{size} px" for size in list(sizes)[:3]) or "none could be read"
-    if len(sizes) > 3:
-        shown += f" and {len(sizes) - 3} other sizes"
+    sizes = ", ".join(f"{size} px" for size in list(told["image_sizes"])[:3]) or "none could be read"
     read = f"{told['images_read']:,} read, {len(told['unreadable'])} unreadable"
-    colour = ", ".join(f"{c:.0f}" for c in told["mean_colour"])
-    lines = [f"  examples    {told['examples']:,}, each with {each}"]
-    lines += [f"  images      {shown} ({read}), mean colour {colour}"]
-    lines += [f"              {sentence}" for sentence in told["unreadable"][:3]]
-    for name, count in list(classes.items())[:MANY_CLASSES]:
-        lines.append(f"  class       {name}: {count:,}, symmetry {told['symmetries'][name] or 'not known'}")
-    if len(classes) > MANY_CLASSES:
-        lines.append(f"              and {len(classes) - MANY_CLASSES} classes more")
-    test = f"(Bingham's test, p = {rotations['uniform_p']:.2g})"
-    if rotations["uniform_p"] > 0.01:
-        lines.append(f"  rotations   consistent with uniform {test}")
-    else:
-        mean = ", ".join(f"{x:.3f}" for x in rotations["mean"])
-        near = f"half lie within {rotations['median_deg']:.1f} degrees of the mean ({mean}) xyzw"
-        lines.append(f"  rotations   not uniform {test}: {near}")
-    if rotations["repeated"]:
-        lines.append(f"              {rotations['repeated']:,} occur more than once")
-    return lines
+    near = f"not uniform, half within {spread['median_deg']:.1f} degrees of their mean"
+    groups = {name: group or "not known" for name, group in told["symmetries"].items()}
+    how = "consistent with uniform" if spread["uniform_p"] > 0.01 else near
+    return [
+        f"  examples    {told['examples']:,}, each with {each}",
+        f"  images      {sizes} ({read}), mean colour {', '.join(f'{c:.0f}' for c in told['mean_colour'])}",
+        *(f"              {sentence}" for sentence in told["unreadable"][:3]),
+        *(f"  class       {name}: {count:,}, symmetry {groups[name]}" for name, count in told["classes"].items()),
+        f"  rotations   {how} (Bingham's test, p = {spread['uniform_p']:.2g})",
+    ]

@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.main import SHARED, add, columns, rendered_objects
+from aquamam.cli.main import SHARED, add, columns, given, rendered_objects
 from aquamam.errors import InputError, require
 
 if TYPE_CHECKING:
@@ -69,30 +69,26 @@ def run(args: argparse.Namespace) -> None:
         dataset, source = open_data(model, args)
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before the work, not after
-        given = {name: getattr(args, name) for name in ("samples", "strategies", "seed", "batch_size", "quiet")}
-        evaluation = evaluate(model, dataset, limit=args.count, **given)
+        options = given(args, "samples", "strategies", "seed", "batch_size", "quiet")
+        evaluation = evaluate(model, dataset, limit=args.count, **options)
         if dist.is_initialized() and dist.get_rank() > 0:
             return
     about = {"model": args.checkpoint, "kind": model.kind, "parameters": model.parameter_count, "data": source}
     about["seconds"] = round(time.monotonic() - start, 1)
-    page = None if args.out is None else write_report(args.out, evaluation, dataset, about)
-    if args.json:
-        print(json.dumps({**about, **evaluation.to_dict()}))
-    else:
-        print("\n".join(lines_of(evaluation, about)))
-        if page is not None:
-            print(f"\npage with curves and worst cases: {page}")
+    lines = lines_of(evaluation, about)
+    if args.out is not None:
+        lines.append(f"\npage with curves and worst cases: {write_report(args.out, evaluation, dataset, about)}")
+    print(json.dumps({**about, **evaluation.to_dict()}) if args.json else "\n".join(lines))
 
 
 def judge_bop(args: argparse.Namespace) -> None:
     """The recalls of a result file, a row for each object."""
     from aquamam.evaluation.bop import Recalls, judge, read_results
 
-    options = {} if args.min_visible is None else {"min_visible": args.min_visible}
     results = read_results(Path(args.checkpoint))
     if not results and not args.object:
         raise InputError(f"{args.checkpoint} holds no poses; name the objects with --object to count them as missed.")
-    found = judge(args.bop, results, args.split or "test", objects=args.object, **options)
+    found = judge(args.bop, results, args.split or "test", objects=args.object, **given(args, "min_visible"))
     told = {str(number): one for number, one in found.items()} | {"mean": Recalls.mean(list(found.values()))}
     if args.json:
         print(json.dumps({name: asdict(one) for name, one in told.items()}))
@@ -109,40 +105,36 @@ def judge_bop(args: argparse.Namespace) -> None:
 
 def open_data(model: "nn.Module", args: argparse.Namespace) -> "tuple[RotationDataset, str]":
     from aquamam.data.loaders.photoreal import PhotorealDataset
+    from aquamam.data.open import open_dataset, recognise, splits_of
+    from aquamam.network.poses import part_of
 
-    size = getattr(model.config, "image_size", 224)
-    chosen = any(getattr(args, name) is not None for name in ("split", "object", "min_visible"))
+    size, options = getattr(model.config, "image_size", 224), given(args, "min_visible")
+    chosen = given(args, "split", "object", "min_visible")
     if args.photoreal:
         told = "--photoreal is a data set of its own; drop it, or what chooses another (--data, --split, ...)."
         require(args.data is None and not chosen, told)
         return PhotorealDataset(size=size), f"physically based pictures of a die at {size} px"
-    if args.data is not None and not args.data.startswith("render:"):
-        return stored(model, args, size)
-    require(
-        not chosen, "--split, --object and --min-visible choose in a data set on disk; give its folder with --data."
-    )
-    return rendered(model, args.data, RENDERED if args.count is None else args.count, args.seed)
-
-
-def stored(model: "nn.Module", args: argparse.Namespace, size: int) -> "tuple[RotationDataset, str]":
-    """A data set on disk."""
-    from aquamam.data.open import open_dataset, recognise, splits_of
-    from aquamam.network.poses import part_of
-
+    if args.data is None or args.data.startswith("render:"):
+        told = "--split, --object and --min-visible choose from data sets on disk; give their folder with --data."
+        require(not chosen, told)
+        return rendered(model, args.data, RENDERED if args.count is None else args.count, args.seed)
     there = splits_of(args.data)
     held_out = [s for start in ("test", "val", "all") for s in there if s.startswith(start)]  # all: undivided
     split = args.split or next(iter(held_out), None)
     if split is None:
         only = ", ".join(there) or "none"
         raise InputError(f"{args.data} has no test or validation split, only {only}; name one with --split.")
-    chosen = {"objects": args.object, "min_visible": args.min_visible}
-    options = {name: value for name, value in chosen.items() if value is not None}
-    told = [args.data, f"split {split}", *(f"object {number}" for number in args.object or ())]
-    told += [] if args.min_visible is None else [f"at least {args.min_visible:.0%} visible"]
+    phrases = [args.data, f"split {split}"]
+    if args.object is not None:
+        options["objects"] = args.object
+        phrases += [f"object {number}" for number in args.object]
+    if args.min_visible is not None:
+        phrases.append(f"at least {args.min_visible:.0%} visible")
     if recognise(Path(args.data)).kind == "bop" and (part := part_of(model)) is not None:
-        require(args.object is not None, "this model knows one part; say which object of BOP's data it is: --object 9.")
+        told = "this model knows one part; say which object of BOP's data it is, for example --object 9."
+        require(args.object is not None, told)
         options["part"] = part
-    return open_dataset(args.data, split, size=size, **options), ", ".join(told)
+    return open_dataset(args.data, split, size=size, **options), ", ".join(phrases)
 
 
 def rendered(model: "nn.Module", source: str | None, count: int, seed: int) -> "tuple[RotationDataset, str]":

@@ -9,13 +9,12 @@ import textwrap
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
 from aquamam import __version__
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 
 T = TypeVar("T")
 
@@ -195,6 +194,11 @@ def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None
         parser.add_argument(*short, name, **{**SHARED[name], **changes})
 
 
+def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Those of these options that were given; for the others their consumer has defaults."""
+    return {name: value for name in names if (value := getattr(args, name, None)) is not None}
+
+
 # --- what options name ------------------------------------------------------------------------------------------------
 
 
@@ -273,8 +277,7 @@ def rendered_objects(source: str) -> list[Any]:
     from aquamam.rendering.solids import open_object
 
     names = [name for name in source.removeprefix("render:").split(",") if name]
-    if not names:
-        raise InputError("render: needs a solid or a mesh file; try --data render:die.")
+    require(len(names) > 0, "render: needs a solid or a mesh file; try --data render:die.")
     return [open_object(name) for name in names]
 
 
@@ -284,17 +287,16 @@ def with_settings(values: dict[str, Any], *configs: Any) -> list[Any]:
         raise InputError(f"neither the model's nor the training's config has a field {unknown[0]!r}; see aquamam info.")
     changed = []
     for config in configs:
-        changes = {}
-        for name in config.__dataclass_fields__.keys() & values.keys():
-            now, value = getattr(config, name), values[name]
-            if isinstance(now, float) and type(value) is int:
-                value = float(value)
-            if isinstance(now, tuple) and isinstance(value, list):
-                value = tuple(value)
-            if type(value) is not type(now):
-                raise InputError(f"{name} must be {type(now).__name__} like its default {now!r}, got {value!r}.")
-            changes[name] = value
-        changed.append(replace(config, **changes))
+        now = config.to_dict()  # as JSON has them: lists, no tuples
+        own = {name: value for name, value in values.items() if name in now}
+        for name, value in own.items():
+            kind = type(now[name])
+            if kind is float and type(value) is int:
+                own[name] = value = float(value)
+            require(
+                type(value) is kind, f"{name} must be {kind.__name__} like its default {now[name]!r}, got {value!r}."
+            )
+        changed.append(config.from_dict(now | own))
     return changed
 
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.main import add, save_image, whole
+from aquamam.cli.main import add, given, save_image, whole
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,20 +66,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    import numpy as np
+    from tqdm import tqdm
+
+    from aquamam.data.disk.writing import write_dataset
+    from aquamam.rendering.render import contact_sheet
+
     if args.out is None and args.preview is None:
         raise InputError("render needs somewhere to write, got neither --out DIR nor --preview PNG.")
     torchrun = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     rank, world, local = (int(os.environ.get(name, default)) for name, default in torchrun.items())
     spec, manifest = plan(args)
     if args.preview is not None and rank == 0:
-        preview(spec, next(iter(manifest.splits)), args.preview)
-    if args.out is not None:
-        part, workers = args.shard or (rank, world), args.workers
-        if workers is None:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            work = sum(manifest.splits.values()) / part[1] * args.size**2 / (64**2 * 3000)  # in units of 2 s, about
-            workers = max(1, min(cores // local, round(work)))  # a process takes a second or two to start
-        write(args.out, spec, manifest, workers, part, quiet=rank != 0)
+        split, numbers = next(iter(manifest.splits)), np.arange(32)
+        rotations = spec.rotations(split, numbers)
+        labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
+        save_image(contact_sheet(spec.images(split, numbers, rotations), 8, labels), args.preview, "--preview")
+    if args.out is None:
+        return
+    part, workers, names = args.shard or (rank, world), args.workers, ", ".join(spec.names)
+    if workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        work = sum(manifest.splits.values()) / part[1] * args.size**2 / (64**2 * 3000)  # in units of 2 s, about
+        workers = max(1, min(cores // local, round(work)))  # a process takes a second or two to start
+    if hasattr(signal, "SIGPIPE"):  # a rendering process that dies must be told of, not kill this one
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    started, often = time.monotonic(), 0.1 if sys.stderr.isatty() else 10.0
+    with tqdm(unit="img", desc=f"render {names}", disable=rank != 0, mininterval=often) as bar:
+
+        def progress(total: int, done: int) -> Any:
+            bar.reset(total)
+            bar.initial = bar.n = done
+            return bar.update
+
+        written = write_dataset(args.out, spec, manifest, workers=workers, part=part, progress=progress)
+    seconds = time.monotonic() - started
+    share = "" if part[1] == 1 else f" (share {part[0] + 1} of {part[1]})"
+    now = f"{written.rendered:,} rendered now in {seconds:.0f} s ({written.rendered / max(seconds, 1e-9):.0f}/s)"
+    print(f"{args.out}{share}: {written.images:,} images of {names} at {args.size} px, {now}")
 
 
 def plan(args: argparse.Namespace) -> "tuple[RenderSpec, Manifest]":
@@ -102,50 +126,12 @@ def plan(args: argparse.Namespace) -> "tuple[RenderSpec, Manifest]":
         about = {"name": mesh.name, "mesh": mesh.hash, "symmetry": symmetry and symmetry.to_dict(), "source": source}
         meshes.append(mesh)
         objects.append(about)
-    given = {name: getattr(args, name) for name in (*CAMERA, "background") if getattr(args, name) is not None}
-    settings = RenderSettings(size=args.size, **given)
+    settings = RenderSettings(size=args.size, **given(args, *CAMERA, "background"))
     encoding = ("raw" if args.size <= RAW_UP_TO else "png") if args.format == "auto" else args.format
     shards: dict[str, Any] = {"shard_size": shard_size_for(args.split, encoding, settings.shape), "encoding": encoding}
     manifest = Manifest(objects=objects, settings=settings.to_dict(), seed=args.seed, splits=args.split, **shards)
     names = tuple(mesh.name for mesh in meshes)
     return RenderSpec(names=names, meshes=tuple(meshes), settings=settings, seed=args.seed), manifest
-
-
-def preview(spec: "RenderSpec", split: str, path: Path) -> None:
-    """Write a contact sheet of the first images."""
-    import numpy as np
-
-    from aquamam.rendering.render import contact_sheet
-
-    numbers = np.arange(32)
-    rotations = spec.rotations(split, numbers)
-    labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
-    save_image(contact_sheet(spec.images(split, numbers, rotations), 8, labels), path, "--preview")
-
-
-def write(
-    out: Path, spec: "RenderSpec", manifest: "Manifest", workers: int, part: tuple[int, int], *, quiet: bool
-) -> None:
-    """Render and store, with a progress bar."""
-    from tqdm import tqdm
-
-    from aquamam.data.disk.writing import write_dataset
-
-    if hasattr(signal, "SIGPIPE"):  # a rendering process that dies must be told of, not kill this one
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    started, often, names = time.monotonic(), 0.1 if sys.stderr.isatty() else 10.0, ", ".join(spec.names)
-    with tqdm(unit="img", desc=f"render {names}", disable=quiet, mininterval=often) as bar:
-
-        def progress(total: int, done: int) -> Any:
-            bar.reset(total)
-            bar.initial = bar.n = done
-            return bar.update
-
-        written = write_dataset(out, spec, manifest, workers=workers, part=part, progress=progress)
-    seconds = time.monotonic() - started
-    share = "" if part[1] == 1 else f" (share {part[0] + 1} of {part[1]})"
-    now = f"{written.rendered:,} rendered now in {seconds:.0f} s ({written.rendered / max(seconds, 1e-9):.0f}/s)"
-    print(f"{out}{share}: {written.images:,} images of {names} at {spec.settings.size} px, {now}")
 
 
 def parse_symmetry(text: str) -> "SymmetryGroup":

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.main import SHARED, columns, whole
+from aquamam.cli.main import SHARED, columns, given, whole
 from aquamam.files import write_text
 
 FIT = "--seed --scale --device --optimizer --batches --steps --lr"
@@ -88,8 +88,8 @@ def run(args: argparse.Namespace) -> None:
         from aquamam.reproduce import comparison
 
         seconds = args.seconds if args.seconds is not None else {"cpu": 5.0, "paper": 600.0}[args.scale]
-        chosen = {"systems": args.systems, "distributions": args.distributions}
-        page = comparison.markdown(comparison.run(args.out, seconds=seconds, seed=args.seed, **chosen))
+        chosen = given(args, "seed", "systems", "distributions")
+        page = comparison.markdown(comparison.run(args.out, seconds=seconds, **chosen))
         path = write_text(args.page or args.out / "comparison.md", page)
         print(f"{page}\n{path}, {args.out / 'comparison.json'}")
     elif args.experiment == "all":
@@ -107,8 +107,9 @@ def run(args: argparse.Namespace) -> None:
 def text_of(section: dict[str, Any]) -> str:
     """A report's section for a terminal."""
     names = [name for name in ("what", "here", "paper", "ceiling") if any(row[name] for row in section["rows"])]
-    table = [["" if name == "what" else name for name in names], *([row[n] for n in names] for row in section["rows"])]
-    parts = [section["title"], "\n".join(columns(table)), *section["text"]]
+    head = ["" if name == "what" else name for name in names]
+    rows = [[row[name] for name in names] for row in section["rows"]]
+    parts = [section["title"], "\n".join(columns([head, *rows])), *section["text"]]
     if section["reductions"]:
         parts.append("\n".join(["Reduced against the paper:", *(f"- {line}" for line in section["reductions"])]))
     return "\n\n".join(parts)
@@ -118,25 +119,22 @@ def experiments(args: argparse.Namespace) -> dict[str, Callable[[Path], dict[str
     """The experiments with the options that were given."""
     from aquamam.reproduce import comparison, figures, objects, toy
 
-    def given(*names: str) -> dict[str, Any]:
-        return {name: value for name in names if (value := getattr(args, name, None)) is not None}
-
-    size = getattr(args, "scale", "cpu")
-    fast = given("optimizer").get("optimizer", {"cpu": "fast"}.get(size)) == "fast"
-    recipe = replace(toy.SCALES["cpu" if fast else "paper"].aquamam, **given("batches", "steps", "lr", "seed"))
-    peak = replace(recipe, steps=toy.QUICK_PEAK.steps) if fast and not given("steps") else recipe
-    others = given("seed") | ({"steps": args.other_steps} if given("other_steps") else {})
+    mine, size = partial(given, args), getattr(args, "scale", "cpu")
+    fast = mine("optimizer").get("optimizer", {"cpu": "fast"}.get(size)) == "fast"
+    recipe = replace(toy.SCALES["cpu" if fast else "paper"].aquamam, **mine("batches", "steps", "lr", "seed"))
+    peak = replace(recipe, steps=toy.QUICK_PEAK.steps) if fast and not mine("steps") else recipe
+    others = mine("seed") | ({"steps": args.other_steps} if mine("other_steps") else {})
     ipdf, mog = (replace(getattr(toy.SCALES[size], name), **others) for name in ("ipdf", "mog"))
-    scale = replace(toy.SCALES[size], aquamam=recipe, ipdf=ipdf, mog=mog, **given("negatives", "level"))
-    shown = given("images", "seed", "model", "mesh", "ipdf", "grid_images", "level")
+    scale = replace(toy.SCALES[size], aquamam=recipe, ipdf=ipdf, mog=mog, **mine("negatives", "level"))
+    shown = mine("images", "seed", "model", "mesh", "ipdf", "grid_images", "level")
     return {
-        "unimodal": partial(figures.unimodal, **given("seed", "steps")),
-        "hemisphere": partial(figures.hemisphere, **given("seed")),
+        "unimodal": partial(figures.unimodal, **mine("seed", "steps")),
+        "hemisphere": partial(figures.hemisphere, **mine("seed")),
         "constraint": figures.constraint,
-        "toy": partial(toy.run, scale=scale, **given("samples", "systems", "device")),
-        "mog": partial(toy.run_mog, scale=scale, **given("samples", "device")),
-        "peak": partial(toy.run_peak, config=peak, **given("rotation", "device")),
+        "toy": partial(toy.run, scale=scale, **mine("samples", "systems", "device")),
+        "mog": partial(toy.run_mog, scale=scale, **mine("samples", "device")),
+        "peak": partial(toy.run_peak, config=peak, **mine("rotation", "device")),
         "die": partial(objects.run, name="die", **shown),
         "cylinder": partial(objects.run, name="cylinder", **shown),
-        "throughput": partial(comparison.throughput, **given("rounds", "seed", "level")),
+        "throughput": partial(comparison.throughput, **mine("rounds", "seed", "level")),
     }

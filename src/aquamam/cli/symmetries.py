@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aquamam.cli.main import MESH, add
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.files import write_json
 
 
@@ -38,13 +38,19 @@ def run(args: argparse.Namespace) -> None:
     from aquamam.shape.symmetries import find_symmetries, models_info, near_symmetries
     from aquamam.shape.view_map import save_map, view_ambiguity
 
-    infos = {} if args.bop is None else read_infos(args.bop)  # what cannot be written is told before the work
-    if args.map is not None and args.map.suffix.lower() not in FORMATS:
-        raise InputError(f"--map must end in {', '.join(FORMATS)}, got {args.map.name}.")
+    infos = {}
+    if args.bop is not None and args.bop.exists():  # what cannot be written is told before the work
+        try:
+            infos = json.loads(args.bop.read_text())
+        except ValueError as error:
+            raise InputError(f"{args.bop} is there but no JSON ({error}); move it away, or repair it.") from None
+        told = f"{args.bop} must hold one JSON object, as BOP's models_info.json does; move it away."
+        require(isinstance(infos, dict), told)
+    drawable = args.map is None or args.map.suffix.lower() in FORMATS
+    require(drawable, f"--map must end in {', '.join(FORMATS)}, got {args.map}.")
     mesh = mesh_of(open_object(args.object, scale=1.0, center=False, untextured=args.untextured))
     surface, tolerance = Surface.of(mesh), Tolerance(distance=args.tolerance)
-    if args.texture and not surface.painted:
-        raise InputError(f"{args.object} has neither texture nor colours; drop --texture.")
+    require(surface.painted or not args.texture, f"{args.object} has neither texture nor colours; drop --texture.")
     found = {}
     if not args.texture:
         found["geometry"] = find_symmetries(surface, paint=False, tolerance=tolerance)
@@ -70,17 +76,6 @@ def run(args: argparse.Namespace) -> None:
     print(json.dumps(facts) if args.json else "\n".join(lines_of(args, mesh, found, near)))
 
 
-def read_infos(path: Path) -> dict[str, Any]:
-    """What a models_info.json says already."""
-    try:
-        infos = json.loads(path.read_text()) if path.exists() else {}
-    except ValueError as error:
-        raise InputError(f"{path} is there but no JSON ({error}); move it away, or repair it.") from None
-    if not isinstance(infos, dict):
-        raise InputError(f"{path} must hold one JSON object, as BOP's models_info.json does; move it away.")
-    return infos
-
-
 def lines_of(args: argparse.Namespace, mesh: Any, found: dict[str, Any], near: list[Any] | None) -> list[str]:
     """What was found, for people."""
 
@@ -102,6 +97,4 @@ def lines_of(args: argparse.Namespace, mesh: Any, found: dict[str, Any], near: l
     for miss in near or ():
         change = f"{percent(miss.seen.share)} of pixels change, the most by {miss.seen.largest:.0f} of 255"
         lines.append(f"  {miss.words}: {change}; surface off by {percent(miss.distance)}")
-    lines.append(f"BOP: {json.dumps(last.to_bop())}")
-    written = (("BOP's entry", args.bop), ("the map", args.map))
-    return [*lines, *(f"{what} is in {path}" for what, path in written if path is not None)]
+    return [*lines, f"BOP: {json.dumps(last.to_bop())}"]

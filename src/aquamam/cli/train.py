@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.main import add, rendered_objects, with_settings
-from aquamam.errors import InputError
+from aquamam.cli.main import add, given, rendered_objects, with_settings
+from aquamam.errors import InputError, require
 
 CHANGEABLE = ("by_volume", "dropout")  # fields of a model that may change when its training goes on
 
@@ -43,7 +43,12 @@ def run(args: argparse.Namespace) -> None:
     kind, base = (chosen.kind, chosen.model) if start is None else (start.kind, start.config)
     if start is None and args.vary == "photo" and kind == "aquamam":
         base = replace(base, pose=True)
-    values = settings(args)
+    by_option, by_set = given(args, "steps", "seed", "time_budget"), dict(args.set)
+    values = by_set | by_option
+    if twice := sorted(by_option.keys() & by_set.keys()):
+        raise InputError(f"{twice[0]} is given by an option and by --set; drop one of them.")
+    if "steps" in values and values.get("time_budget"):
+        raise InputError("a training ends by its steps or by the clock; give --steps or --time-budget, not both.")
     model_config, train_config = with_settings(values, base, chosen.train)
     for name in values if start is not None else ():
         if name not in CHANGEABLE and getattr(model_config, name, None) != (kept := getattr(base, name, None)):
@@ -61,18 +66,6 @@ def run(args: argparse.Namespace) -> None:
                 print(f"skipped {progress.skipped} unreadable images, last {progress.skipped_names[-1]}")
 
 
-def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Fields of either config that the arguments set."""
-    values = dict(args.set)
-    given = {name: getattr(args, name) for name in ("steps", "seed", "time_budget") if getattr(args, name) is not None}
-    if twice := sorted(given.keys() & values.keys()):
-        raise InputError(f"{twice[0]} is given by an option and by --set; drop one of them.")
-    values |= given
-    if "steps" in values and values.get("time_budget"):
-        raise InputError("a training ends by its steps or by the clock; give --steps or --time-budget, not both.")
-    return values
-
-
 def open_data(args: argparse.Namespace, size: int, config: Any, start: Any) -> tuple[Any, Any]:
     """Training and validation data from a folder, or rendered on the fly from render:NAME[,NAME...]."""
     from aquamam.data import PhotoDataset, RenderedDataset, open_dataset
@@ -81,11 +74,10 @@ def open_data(args: argparse.Namespace, size: int, config: Any, start: Any) -> t
     from aquamam.rendering.render import RenderSettings
 
     photo = args.vary == "photo"
-    if args.backgrounds is not None and not photo:
-        raise InputError("--backgrounds are those of photograph-like renders; add --vary photo.")
+    told = "--backgrounds are those of photograph-like renders; add --vary photo."
+    require(photo or args.backgrounds is None, told)
     if not args.data.startswith("render:"):
-        if photo:
-            raise InputError("--vary changes renders, and a data set is rendered already; try --set augment=mild.")
+        require(not photo, "--vary changes renders, and a data set is rendered already; try --set augment=mild.")
         part = part_of(start)
         known: dict[str, Any] = {"part": part} if part is not None and recognise(Path(args.data)).kind == "bop" else {}
         train, valid = (open_dataset(args.data, split, size=size, **known) for split in ("train", "valid"))
