@@ -1,5 +1,6 @@
 """What the bundled models promise, on fresh renders."""
 
+import inspect
 import itertools
 import sys
 
@@ -97,6 +98,23 @@ def test_a_reader_follows_a_likelihood_through_few_files_and_functions():
         sys.setprofile(None)
     assert len({file for file, _ in visited}) <= 9
     assert len(visited) <= 55
+
+
+def test_a_reader_follows_a_prediction_through_few_files(tmp_path, prints):
+    home, visited = aquamam.__path__[0], set()
+    Image.fromarray(view("die", (0.5, 0.6, 0.2))[0][0].permute(1, 2, 0).numpy()).save(tmp_path / "die.png")
+
+    def note(frame, event, _):
+        function = frame.f_code.co_flags & inspect.CO_NEWLOCALS  # bodies of modules and classes are none
+        if event == "call" and function and frame.f_code.co_filename.startswith(home):
+            visited.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        prints("predict", tmp_path / "die.png")
+    finally:
+        sys.setprofile(None)
+    assert len(visited) <= 14
 
 
 def test_a_cylinders_samples_are_spread_evenly_along_its_symmetry(generator):

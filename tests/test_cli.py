@@ -111,7 +111,7 @@ def test_info_tells_parameters_bins_and_ceiling(preset, parameters, bins, ceilin
         ("render die --count 2", "at least 3"),
         ("render die --shard 0/4", "must read I/N with 1 <= I <= N"),
         ("render die --background blurple", "must be R,G,B"),
-        ("render x.obj --symmetry C0", "n must be from 1"),
+        ("render x.obj --symmetry C0 --out x", "n must be from 1"),
         ("render die", "render needs somewhere to write"),
         ("render dice --out x", "'dice' is neither a file nor a solid; the solids are die"),
         ("render die die --out x", "objects of a data set need different names"),

@@ -113,6 +113,6 @@ def test_symmetries_by_name_or_file(tmp_path):
     path.write_text(json.dumps(SymmetryGroup.cyclic(2).to_bop()))
     assert parse_symmetry(str(path)).order == 2
     path.write_text("{")
-    refused("must name a JSON file with a symmetry", parse_symmetry, str(path))
+    refused("must name a JSON file with one", parse_symmetry, str(path))
     for wrong in ("C", "D2:w", "octahedral:x", "sphere"):
         refused("must be a name such as none, C4", parse_symmetry, wrong)

@@ -6,10 +6,10 @@ import collections
 import io
 import itertools
 import json
-import queue
 import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,12 +20,11 @@ from services import PNG, SIZE, InProcess, base64_of, encoded, picture, tiny_mod
 
 from aquamam.baselines.classification import Classification, ClassificationConfig
 from aquamam.cli.predict import predict as command_predict
-from aquamam.errors import InputError
 from aquamam.network.model import RotationModel
 from aquamam.network.poses import look
 from aquamam.serving import app, schemas
 from aquamam.serving.batcher import Batcher, Encoded, Job
-from aquamam.serving.gate import Limits
+from aquamam.serving.gate import Limits, Refusal
 from benchmarks.bad_requests import bad_requests
 
 NOTHING = torch.zeros(3, SIZE, SIZE, dtype=torch.uint8)
@@ -57,7 +56,8 @@ def held_up(service: InProcess) -> threading.Event:
 @pytest.mark.parametrize("samples", [0, 200])
 def test_predict_says_what_the_command_says(service, samples):
     options = argparse.Namespace(samples=samples, strategy="greedy", seed=3, matrix=True, frame="opengl")
-    (want,) = command_predict(tiny_model(), [picture()], options)
+    (want,) = command_predict(tiny_model(), [(Path("a.png"), picture())], options)
+    assert want.pop("image") == "a.png"
     got = service.ask("/v1/predict", samples=samples, seed=3, matrix=True)
     assert got == {"model": "tiny", **want}
 
@@ -164,24 +164,10 @@ def test_the_other_systems_are_served_too():
         assert service.get("/v1/models").json()["models"][0]["kind"] == "classification"
 
 
-def test_a_request_never_waits_for_company(monkeypatch):
+def test_a_request_never_waits_for_company():
     """Nobody waits for a request with another one in hand; those that are there already go along."""
-
-    class Watched(queue.SimpleQueue):
-        taken = 0  # into the batch that is being gathered
-
-        def get(self):
-            assert not (self.taken and self.empty())  # the thread would end, and nobody be answered
-            self.taken += 1
-            return super().get()
-
-    def begun(size: int) -> None:
-        sizes.append(size)
-        batcher.jobs.taken = 0
-
-    monkeypatch.setattr(queue, "SimpleQueue", Watched)
     sizes, release, model = [], threading.Event(), tiny_model()
-    batcher = Batcher(most=8, seen=begun)
+    batcher = Batcher(most=8, seen=sizes.append)
     works = [lambda e, i: release.wait(10), *[lambda e, i: "answered"] * 4]
     first, *others = (Job(model=model, image=NOTHING, work=work) for work in works)
     batcher.submit(first)
@@ -190,7 +176,7 @@ def test_a_request_never_waits_for_company(monkeypatch):
     for job in others[:3]:
         batcher.submit(job)
     release.set()
-    assert [job.future.result(10) for job in (first, *others[:3])] == [True, *["answered"] * 3]
+    assert [job.answer.result(10) for job in (first, *others[:3])] == [True, *["answered"] * 3]
     assert batcher.submit(others[3]).result(10) == "answered"
     assert sizes == [1, 3, 1]
     batcher.close()
@@ -198,29 +184,28 @@ def test_a_request_never_waits_for_company(monkeypatch):
 
 def test_what_fails_for_one_does_not_fail_for_the_others():
     batcher = Batcher(most=8)
-    release, image, model = threading.Event(), NOTHING, tiny_model()
+    release, model, done = threading.Event(), tiny_model(), []
 
     def fine(encoded: Encoded, i: int) -> list[float]:
+        done.append(i)
         return encoded.plain[i].quaternion
 
     def broken(encoded: Encoded, i: int) -> None:
         raise RuntimeError("broken")
 
-    batcher.submit(Job(model=model, image=image, work=lambda e, i: release.wait(10)))
-    jobs = [Job(model=model, image=image, work=broken if i == 1 else fine) for i in range(3)]
-    jobs.append(Job(model=model, image=image, work=fine, deadline=0.0))
-    jobs.append(Job(model=model, image=torch.zeros(3, 4, 4, dtype=torch.uint8), work=fine))
+    batcher.submit(Job(model=model, image=NOTHING, work=lambda e, i: release.wait(10)))
+    jobs = [Job(model=model, image=NOTHING, work=broken if i == 1 else fine) for i in range(4)]
     for job in jobs:
         batcher.submit(job)
+    assert jobs[3].answer.cancel()  # nobody waits for it any more: it is not even looked at
     release.set()
-    assert len(jobs[0].future.result(10)) == len(jobs[2].future.result(10)) == 4
+    assert len(jobs[0].answer.result(10)) == len(jobs[2].answer.result(10)) == 4
     with pytest.raises(RuntimeError, match="broken"):
-        jobs[1].future.result(10)
-    with pytest.raises(TimeoutError):  # too late: it is not even looked at
-        jobs[3].future.result(10)
-    with pytest.raises(InputError, match="shape"):
-        jobs[4].future.result(10)
+        jobs[1].answer.result(10)
     batcher.close()
+    assert len(done) == 2
+    with pytest.raises(Refusal, match="shutting down"):
+        batcher.submit(Job(model=model, image=NOTHING, work=fine))
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

@@ -33,8 +33,7 @@ def run(args: argparse.Namespace) -> None:
     from aquamam import __version__
     from aquamam.export.runner import EXPORTED
 
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
+    torch.set_num_threads(args.threads or torch.get_num_threads())
     about: dict[str, Any] = {"aquamam": __version__, "torch": torch.__version__, "python": platform.python_version()}
     about |= {"machine": f"{platform.system()} {platform.machine()}", "threads": torch.get_num_threads()}
     engines = ["onnx" if name.endswith(EXPORTED) else args.engine for name in args.models]
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Images a second in batches, milliseconds for one image, and the most memory in MB."""
+    """Images a second in batches, milliseconds for one image, and the most memory in MB that the process has held."""
     import torch
 
     model = load_model(name, args.device, args.engine)
@@ -65,14 +64,9 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         return statistics.median(taken)
 
     facts = {"images_per_second": round(BATCH / seconds(BATCH), 1), "ms_for_one": round(1e3 * seconds(1), 2)}
-    return facts | {"memory_mb": peak_memory()}
-
-
-def peak_memory() -> int | None:
-    """The most memory that this process has held, in MB; None where nobody tells."""
     try:
         import resource
     except ImportError:  # Windows
-        return None
-    told = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(told / (1e6 if sys.platform == "darwin" else 1e3))
+        return {**facts, "memory_mb": None}
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS, else in kilobytes
+    return {**facts, "memory_mb": round(most / (1e6 if sys.platform == "darwin" else 1e3))}

@@ -11,10 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.main import add, save_image
-from aquamam.errors import InputError
-
-MANY_CLASSES = 12  # more are counted, not listed
+from aquamam.cli.main import add, given, save_image
+from aquamam.errors import require
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,56 +38,41 @@ def run(args: argparse.Namespace) -> None:
     from aquamam.data.summary import sample_sheet, summarise
     from aquamam.rendering.render import contact_sheet
 
-    given = ("rotation", "camera", "inverted", "allocentric")
-    options: dict[str, Any] = {name: getattr(args, name) for name in given if getattr(args, name) is not None}
-    splits = [args.split] if args.split else list(splits_of(args.path, args.kind))
-    if not splits:
-        raise InputError(f"{args.path} holds no split; docs/data.md shows the known layouts.")
-    summaries: list[dict[str, Any]] = []
-    for split in splits:
-        data = open_dataset(args.path, split, kind=args.kind, **options)
-        summaries.append({"split": split} | summarise(data, images=None if args.check else 256))
-        if args.out is not None and split == splits[0]:
-            images, labels = sample_sheet(data)
-            save_image(contact_sheet(images, 8, labels), args.out, "--out")
+    options = given(args, "rotation", "camera", "inverted", "allocentric")
+    splits = [args.split] if args.split else splits_of(args.path, args.kind)
+    require(len(splits) > 0, f"{args.path} holds no split; docs/data.md shows the known layouts.")
+    opened = {split: open_dataset(args.path, split, kind=args.kind, **options) for split in splits}
+    summaries = {split: summarise(data, images=None if args.check else 256) for split, data in opened.items()}
+    if args.out is not None:
+        images, labels = sample_sheet(opened[splits[0]])
+        save_image(contact_sheet(images, 8, labels), args.out, "--out")
     if args.json:
-        print(json.dumps(summaries))
+        print(json.dumps([{"split": split, **summary} for split, summary in summaries.items()]))
         return
-    print(f"{args.path}: {summaries[0]['kind']} layout, splits {', '.join(splits)}")
-    for key, value in summaries[0]["about"].items():
+    first = summaries[splits[0]]
+    print(f"{args.path}: {first['kind']} layout, splits {', '.join(splits)}")
+    for key, value in first["about"].items():
         if isinstance(value, (str, int, float, bool)) and key not in ("format", "version", "shard_size"):
             print(f"  {key:11s} {value}")
-    for summary in summaries:
-        print_summary(**summary)
+    for split, summary in summaries.items():
+        print("\n".join(["", split, *lines_of(summary)]))
     if args.out is not None:
         print(f"contact sheet of {splits[0]}: {args.out}")
 
 
-def print_summary(
-    *, split: str, classes: dict[str, int], image_sizes: dict[str, int], rotations: dict[str, Any], **told: Any
-) -> None:
+def lines_of(told: dict[str, Any]) -> list[str]:
     """One fact a line."""
-    least, most = told["true_rotations"]
+    (least, most), spread = told["true_rotations"], told["rotations"]
     each = f"{least if least == most else f'{least} to {most}'} true rotation{'' if most == 1 else 's'}"
-    sizes = ", ".join(f"{size} px" for size in list(image_sizes)[:3])
-    if len(image_sizes) > 3:
-        sizes += f" and {len(image_sizes) - 3} other sizes"
+    sizes = ", ".join(f"{size} px" for size in list(told["image_sizes"])[:3]) or "none could be read"
     read = f"{told['images_read']:,} read, {len(told['unreadable'])} unreadable"
-    colour = ", ".join(f"{c:.0f}" for c in told["mean_colour"])
-    print(f"\n{split}\n  examples    {told['examples']:,}, each with {each}")
-    print(f"  images      {sizes or 'none could be read'} ({read}), mean colour {colour}")
-    for sentence in told["unreadable"][:3]:
-        print(f"              {sentence}")
-    for name, count in list(classes.items())[:MANY_CLASSES]:
-        print(f"  class       {name}: {count:,}, symmetry {told['symmetries'][name] or 'not known'}")
-    if len(classes) > MANY_CLASSES:
-        print(f"              and {len(classes) - MANY_CLASSES} classes more")
-    test = f"(Bingham's test, p = {rotations['uniform_p']:.2g})"
-    if rotations["uniform_p"] > 0.01:
-        print(f"  rotations   consistent with uniform {test}")
-    else:
-        mean = ", ".join(f"{x:.3f}" for x in rotations["mean"])
-        near = f"half lie within {rotations['median_deg']:.1f} degrees of the mean ({mean}) xyzw"
-        print(f"  rotations   not uniform {test}: {near}")
-    if rotations["repeated"]:
-        print(f"              {rotations['repeated']:,} occur more than once")
+    near = f"not uniform, half within {spread['median_deg']:.1f} degrees of their mean"
+    groups = {name: group or "not known" for name, group in told["symmetries"].items()}
+    how = "consistent with uniform" if spread["uniform_p"] > 0.01 else near
+    return [
+        f"  examples    {told['examples']:,}, each with {each}",
+        f"  images      {sizes} ({read}), mean colour {', '.join(f'{c:.0f}' for c in told['mean_colour'])}",
+        *(f"              {sentence}" for sentence in told["unreadable"][:3]),
+        *(f"  class       {name}: {count:,}, symmetry {groups[name]}" for name, count in told["classes"].items()),
+        f"  rotations   {how} (Bingham's test, p = {spread['uniform_p']:.2g})",
+    ]

@@ -6,7 +6,6 @@ aquamam demo --out somewhere --seed 1
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from aquamam.cli.main import add
 
@@ -32,9 +31,10 @@ def run(args: argparse.Namespace) -> None:
 
     from aquamam.checkpoints.checkpoint import load
     from aquamam.data.loaders.photoreal import PhotorealDataset
-    from aquamam.geometry.rotations import as_unit_quat, geodesic_angle, rotvec_to_quat
+    from aquamam.geometry.rotations import as_unit_quat, geodesic_angle, multiply, rotvec_to_quat
     from aquamam.pages.posterior import page_data, write_page
     from aquamam.plotting import ball, known_object, make_cloud, save
+    from aquamam.rendering import solids
 
     print("How is the object in the picture rotated? Several answers may fit, so the answer is a distribution.\n")
     args.out.mkdir(parents=True, exist_ok=True)
@@ -54,21 +54,14 @@ def run(args: argparse.Namespace) -> None:
         figure, page = args.out / f"{name}.png", args.out / f"{name}.html"
         save(ball(cloud, image=image, known=known, title=caption), figure)
         write_page(page, page_data(cloud, image=image, known=known, title=f"Rotations that fit {caption}"))
-        answer = cloud.answer
-        fitting = that_fit(truth, model, solid)
+        answer, alike = cloud.answer, model.view_classes
+        if alike is not None:
+            fitting = multiply(truth, alike.elements[alike.members(truth)])
+        else:
+            fitting = solids.solid(solid).symmetry.equivalents(truth, 3600)
         error = torch.rad2deg(geodesic_angle(as_unit_quat(answer.quaternion), fitting).min())
         nearest = "the truth" if len(fitting) == 1 else "the nearest of them"
         print(f"{caption} (in truth {fact})\n  {answer.words}; the prediction is {error:.1f} degrees from {nearest}")
         print(f"  its ln p is {answer.log_density:.2f} (knowing nothing -2.29, ceiling {answer.ceiling:.2f})")
         print(f"  picture {figure}, page to explore {page}\n")
     print("Next: aquamam predict YOUR_IMAGE.png")
-
-
-def that_fit(truth: Any, model: Any, name: str) -> Any:
-    """The rotations that give the picture of this one."""
-    from aquamam.geometry.rotations import multiply
-    from aquamam.rendering.solids import solid
-
-    if model.view_classes is not None:
-        return multiply(truth, model.view_classes.elements[model.view_classes.members(truth)])
-    return solid(name).symmetry.equivalents(truth, 3600)

@@ -64,8 +64,6 @@ def read_rotations(source: str) -> tuple[list[str], list[dict[str, str]], list[l
 
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"there is no file of rotations at {source}.") from None
     except UnicodeDecodeError:
         raise InputError(f"rotations must be a CSV text file, and {source} is not text.") from None
     reader, rows, quaternions = csv.DictReader(text.splitlines()), [], []

@@ -17,8 +17,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.main import SHARED, add, columns, rendered_objects
-from aquamam.errors import InputError
+from aquamam.cli.main import SHARED, add, columns, given, rendered_objects
+from aquamam.errors import InputError, require
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,31 +69,27 @@ def run(args: argparse.Namespace) -> None:
         dataset, source = open_data(model, args)
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before the work, not after
-        given = {name: getattr(args, name) for name in ("samples", "strategies", "seed", "batch_size", "quiet")}
-        evaluation = evaluate(model, dataset, limit=args.count, **given)
+        options = given(args, "samples", "strategies", "seed", "batch_size", "quiet")
+        evaluation = evaluate(model, dataset, limit=args.count, **options)
         if dist.is_initialized() and dist.get_rank() > 0:
             return
     about = {"model": args.checkpoint, "kind": model.kind, "parameters": model.parameter_count, "data": source}
     about["seconds"] = round(time.monotonic() - start, 1)
-    page = None if args.out is None else write_report(args.out, evaluation, dataset, about)
-    if args.json:
-        print(json.dumps({**about, **evaluation.to_dict()}))
-    else:
-        print("\n".join(lines_of(evaluation, about)))
-        if page is not None:
-            print(f"\npage with curves and worst cases: {page}")
+    lines = lines_of(evaluation, about)
+    if args.out is not None:
+        lines.append(f"\npage with curves and worst cases: {write_report(args.out, evaluation, dataset, about)}")
+    print(json.dumps({**about, **evaluation.to_dict()}) if args.json else "\n".join(lines))
 
 
 def judge_bop(args: argparse.Namespace) -> None:
     """The recalls of a result file, a row for each object."""
     from aquamam.evaluation.bop import Recalls, judge, read_results
 
-    options = {} if args.min_visible is None else {"min_visible": args.min_visible}
     results = read_results(Path(args.checkpoint))
     if not results and not args.object:
         raise InputError(f"{args.checkpoint} holds no poses; name the objects with --object to count them as missed.")
-    found = judge(args.bop, results, args.split or "test", objects=args.object, **options)
-    told = {**{str(number): one for number, one in found.items()}, "mean": Recalls.mean(list(found.values()))}
+    found = judge(args.bop, results, args.split or "test", objects=args.object, **given(args, "min_visible"))
+    told = {str(number): one for number, one in found.items()} | {"mean": Recalls.mean(list(found.values()))}
     if args.json:
         print(json.dumps({name: asdict(one) for name, one in told.items()}))
         return
@@ -109,45 +105,36 @@ def judge_bop(args: argparse.Namespace) -> None:
 
 def open_data(model: "nn.Module", args: argparse.Namespace) -> "tuple[RotationDataset, str]":
     from aquamam.data.loaders.photoreal import PhotorealDataset
-
-    size = getattr(model.config, "image_size", 224)
-    if args.photoreal:
-        if any(other is not None for other in (args.data, args.split, args.object, args.min_visible)):
-            told = "drop it, or what chooses another (--data, --split, ...)"
-            raise InputError(f"--photoreal is a data set of its own; {told}.")
-        return PhotorealDataset(size=size), f"physically based pictures of a die at {size} px"
-    if args.data is not None and not args.data.startswith("render:"):
-        return stored(model, args, size)
-    if args.object is not None or args.min_visible is not None:
-        raise InputError("--object and --min-visible choose among BOP's photographs; give their folder with --data.")
-    if args.split is not None:
-        raise InputError("a split is a part of a data set on disk; give its folder with --data, or drop --split.")
-    return rendered(model, args.data, RENDERED if args.count is None else args.count, args.seed)
-
-
-def stored(model: "nn.Module", args: argparse.Namespace, size: int) -> "tuple[RotationDataset, str]":
-    """A data set on disk."""
     from aquamam.data.open import open_dataset, recognise, splits_of
     from aquamam.network.poses import part_of
 
+    size, options = getattr(model.config, "image_size", 224), given(args, "min_visible")
+    chosen = given(args, "split", "object", "min_visible")
+    if args.photoreal:
+        told = "--photoreal is a data set of its own; drop it, or what chooses another (--data, --split, ...)."
+        require(args.data is None and not chosen, told)
+        return PhotorealDataset(size=size), f"physically based pictures of a die at {size} px"
+    if args.data is None or args.data.startswith("render:"):
+        told = "--split, --object and --min-visible choose from data sets on disk; give their folder with --data."
+        require(not chosen, told)
+        return rendered(model, args.data, RENDERED if args.count is None else args.count, args.seed)
     there = splits_of(args.data)
     held_out = [s for start in ("test", "val", "all") for s in there if s.startswith(start)]  # all: undivided
     split = args.split or next(iter(held_out), None)
     if split is None:
         only = ", ".join(there) or "none"
         raise InputError(f"{args.data} has no test or validation split, only {only}; name one with --split.")
-    told, options = [args.data, f"split {split}"], dict[str, Any]()
+    phrases = [args.data, f"split {split}"]
     if args.object is not None:
         options["objects"] = args.object
-        told += [f"object {number}" for number in args.object]
+        phrases += [f"object {number}" for number in args.object]
     if args.min_visible is not None:
-        options["min_visible"] = args.min_visible
-        told.append(f"at least {args.min_visible:.0%} visible")
+        phrases.append(f"at least {args.min_visible:.0%} visible")
     if recognise(Path(args.data)).kind == "bop" and (part := part_of(model)) is not None:
-        if args.object is None:
-            raise InputError("this model knows one part; say which object of BOP's data it is, for example --object 9.")
+        told = "this model knows one part; say which object of BOP's data it is, for example --object 9."
+        require(args.object is not None, told)
         options["part"] = part
-    return open_dataset(args.data, split, size=size, **options), ", ".join(told)
+    return open_dataset(args.data, split, size=size, **options), ", ".join(phrases)
 
 
 def rendered(model: "nn.Module", source: str | None, count: int, seed: int) -> "tuple[RotationDataset, str]":
@@ -165,70 +152,68 @@ def rendered(model: "nn.Module", source: str | None, count: int, seed: int) -> "
     trained: dict[str, Any] = getattr(model, "info", {}).get("data", {})
     if source is None:
         names = [str(thing.get("name")) for thing in trained.get("objects", ()) if isinstance(thing, dict)]
-        if not names or not set(names) <= set(NAMES):
-            shown = f"was trained on {', '.join(names)}, not all solids of ours"
-            told = shown if names else "does not say what it shows"
-            raise InputError(f"this model {told}; give --data DIR or --data render:NAME, a solid or a mesh file.")
+        shown = f"was trained on {', '.join(names)}, not all solids of ours" if names else "does not say what it shows"
+        ours = len(names) > 0 and set(names) <= set(NAMES)
+        require(ours, f"this model {shown}; give --data DIR or --data render:NAME, a solid or a mesh file.")
         source = ",".join(names)
+    objects, kind = rendered_objects(source), "renders"
+    dataset: RotationDataset
     if trained.get("photographs"):
-        folder = Path(trained.get("backgrounds") or "none")
+        folder, kind = Path(trained.get("backgrounds") or "none"), "photograph-like renders"
         drawn |= {"mesh_error": trained.get("mesh_error", 0.0), "backgrounds": folder if folder.is_dir() else None}
-        photos = PhotoDataset(rendered_objects(source), size, lookalikes=True, **drawn)
-        return photos, f"fresh photograph-like renders of {', '.join(photos.classes)} at {size} px, seed {SEED + seed}"
-    settings = replace(RenderSettings.from_dict(trained.get("settings", {})), size=size)
-    dataset = RenderedDataset(rendered_objects(source), settings, lookalikes=True, **drawn)
-    return dataset, f"fresh renders of {', '.join(dataset.classes)} at {size} px, seed {SEED + seed}"
+        dataset = PhotoDataset(objects, size, lookalikes=True, **drawn)
+    else:
+        settings = replace(RenderSettings.from_dict(trained.get("settings", {})), size=size)
+        dataset = RenderedDataset(objects, settings, lookalikes=True, **drawn)
+    return dataset, f"fresh {kind} of {', '.join(dataset.classes)} at {size} px, seed {SEED + seed}"
 
 
 # --- tables for people ------------------------------------------------------------------------------------------------
 
 
 def lines_of(evaluation: "Evaluation", about: dict[str, Any]) -> list[str]:
-    f, speed = evaluation.figures, evaluation.throughput
-    ceiling = f"ceiling {evaluation.ceiling:.2f}" if math.isfinite(evaluation.ceiling) else "no ceiling"
+    f, speed, ceiling = evaluation.figures, evaluation.throughput, evaluation.ceiling
+    limit = f"ceiling {ceiling:.2f}" if math.isfinite(ceiling) else "no ceiling"
     mean = f"mean {f.mean_log_likelihood:.3f} ± {f.log_likelihood_se:.3f}, median {f.median_log_likelihood:.3f}"
     lines = [
         f"{about['model']} ({about['kind']}, {about['parameters']:,} parameters)",
         f"on {f.images:,} images: {about['data']}; {about['seconds']:.0f} s\n",
-        f"log-likelihood   {mean}   (volume pi^2: uniform -2.29, {ceiling})",
+        f"log-likelihood   {mean}   (volume pi^2: uniform -2.29, {limit})",
     ]
     if evaluation.samples:
         lines.append(f"spread           {f.spread_deg:.2f} deg expected angle, {evaluation.samples} samples an image")
         lines.append(f"calibration      {evaluation.verdict}: PIT KS {f.pit_ks:.4f} (p = {f.pit_p:.2g})")
         for level in (50, 90, 95):
-            share, se = (100 * getattr(f, f"coverage{level}{end}") for end in ("", "_se"))
-            lines.append(f"                 {level} % region covers {share:.1f} ± {se:.1f} %")
-        if not math.isnan(f.held90):
-            held = ", ".join(f"{level} %: {100 * getattr(f, f'held{level}'):.1f} %" for level in (50, 90, 95))
-            lines.append(f"conformal sets   hold the truth as often as: {held}")
-    which = ", nearest equivalent" if evaluation.symmetric else ""
-    rows = [["error in degrees", *ERRORS, "images/s"]]
-    for name, errors in evaluation.strategies.items():
-        rows.append([f"  {name}{which}", *error_cells(errors), f"{speed.predictions[name]:,.0f}"])
+            share, se, held = (
+                100 * getattr(f, name.format(level)) for name in ("coverage{}", "coverage{}_se", "held{}")
+            )
+            conformal = "" if math.isnan(held) else f", conformal set {held:.1f} %"
+            lines.append(f"                 {level} % region covers {share:.1f} ± {se:.1f} %{conformal}")
+    nearest = ", nearest equivalent" if evaluation.symmetric else ""
+    rows = [["error in degrees", *ERRORS]]
+    rows += [[f"  {name}{nearest}", *error_cells(errors)] for name, errors in evaluation.strategies.items()]
     if evaluation.symmetric:
-        rows += [[f"  {name}, plain", *error_cells(errors), ""] for name, errors in evaluation.plain.items()]
+        rows += [[f"  {name}, plain", *error_cells(errors)] for name, errors in evaluation.plain.items()]
     lines += ["", *columns(rows)]
     if unknown := [name for name, what in evaluation.symmetries.items() if what == "unknown"]:
         lines.append(f"  symmetries of {', '.join(unknown[:3])} are not known: errors are to the given rotation alone")
     if len(evaluation.classes) > 1:
-        lines += ["", *columns(class_rows(evaluation))]
-    first = next(iter(speed.predictions.values()))
-    drawn = f", samples {speed.samples:,.0f}/s" if evaluation.samples else ""
-    setting = f"on {speed.device}, processes: {speed.processes}, threads of each: {speed.threads}"
-    lines.append(f"\nthroughput       log-likelihoods {speed.likelihoods:,.0f}/s, predictions {first:,.0f}/s{drawn}")
-    lines.append(f"                 medians over batches of {speed.batch_size}, encoding included, {setting}")
+        sampled = ["spread", "KS", "cover 90"] if evaluation.samples else []
+        rows = [["class", "images", "mean LL", *ERRORS, *sampled]]
+        for name, one in [*list(evaluation.classes.items())[:MANY_CLASSES], ("mean of classes", evaluation.class_mean)]:
+            drawn = [f"{one.spread_deg:.2f}", f"{one.pit_ks:.3f}", f"{one.coverage90:.1%}"]
+            rows.append(
+                [name, f"{one.images:,}", f"{one.mean_log_likelihood:.3f}", *error_cells(one), *drawn[: len(sampled)]]
+            )
+        lines += ["", *columns(rows)]
+    rates = {"log-likelihoods": speed.likelihoods, **speed.predictions, "samples": speed.samples}
+    told = ", ".join(f"{name} {rate:,.0f}/s" for name, rate in rates.items() if rate)
+    where = f"on {speed.device}, processes: {speed.processes}, threads of each: {speed.threads}"
+    lines.append(f"\nthroughput       {told}")
+    lines.append(f"                 medians over batches of {speed.batch_size}, encoding included, {where}")
     if evaluation.unreadable:
         lines.append(f"left out         {len(evaluation.unreadable)} unreadable, first: {evaluation.unreadable[0]}")
     return lines
-
-
-def class_rows(evaluation: "Evaluation") -> list[list[str]]:
-    """One row a class, and their mean."""
-    rows = [["class", "images", "mean LL", *ERRORS, *(["spread", "KS", "cover 90"] if evaluation.samples else [])]]
-    for name, f in [*list(evaluation.classes.items())[:MANY_CLASSES], ("mean of classes", evaluation.class_mean)]:
-        drawn = [f"{f.spread_deg:.2f}", f"{f.pit_ks:.3f}", f"{f.coverage90:.1%}"] if evaluation.samples else []
-        rows.append([name, f"{f.images:,}", f"{f.mean_log_likelihood:.3f}", *error_cells(f), *drawn])
-    return rows
 
 
 def error_cells(errors: "Errors") -> list[str]:

@@ -15,12 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.main import MESH, add, columns, with_settings
+from aquamam.cli.main import MESH, add, columns, given, with_settings
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
     from aquamam.fit.pipeline import FitConfig
-    from aquamam.network.model import ModelConfig
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,64 +56,50 @@ def run(args: argparse.Namespace) -> None:
     def say(line: str) -> None:
         print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
 
-    options = {name: getattr(args, name) for name in ("quiet", "device", "untextured")}
-    facts = Fit(args.part, out, config, say=say, **options).run()
+    facts = Fit(args.part, out, config, say=say, **given(args, "quiet", "device", "untextured")).run()
     print(json.dumps(facts) if args.json else "\n".join(lines_of(facts, out)))
 
 
 def config_of(args: argparse.Namespace) -> "FitConfig":
     """The fit that the arguments ask for."""
+    from aquamam.checkpoints.checkpoint import load
     from aquamam.fit.pipeline import TRAINING_SHARE, FitConfig, settings_for
     from aquamam.network.model import ModelConfig
     from aquamam.training.presets import preset
 
-    chosen = preset(args.preset)
-    model, train = chosen.model, chosen.train
-    if not isinstance(model, ModelConfig) or model.embedding == "category":
+    chosen, budget = preset(args.preset), args.time_budget
+    if not isinstance(chosen.model, ModelConfig) or chosen.model.embedding == "category":
         raise InputError(f"a fit needs an AQuaMaM that reads images, {args.preset!r} is none; try die-small.")
-    ours: dict[str, Any] = {
-        "time_budget": 0.0 if args.steps else round(TRAINING_SHARE * args.time_budget, 3),
-        "steps": args.steps or train.steps,
-        "seed": args.seed,
-        "schedule": "cosine",
-        "augment": "none",  # the renders are varied themselves, held-out ones too
-        "validate_every": 100 if args.time_budget < 900 else 250,
-        "validation_size": 500,
-        "checkpoint_seconds": 30.0,
-    }
-    sizes = settings_for(args.time_budget)
-    held_out = sizes["held_out"] if args.held_out is None else args.held_out
-    model = replace(model, image_size=args.size, pose=not args.plain)
-    model, train = with_settings(dict(args.set), model, replace(train, **ours))
+    model = replace(chosen.model, image_size=args.size, pose=not args.plain)
+    train = replace(
+        chosen.train,
+        time_budget=0.0 if args.steps else round(TRAINING_SHARE * budget, 3),
+        steps=args.steps or chosen.train.steps,
+        seed=args.seed,
+        schedule="cosine",
+        augment="none",  # the renders are varied themselves, held-out ones too
+        validate_every=100 if budget < 900 else 250,
+        validation_size=500,
+        checkpoint_seconds=30.0,
+    )
+    model, train = with_settings(dict(args.set), model, train)
+    start = None if args.start == "none" else args.start or "die"  # which has seen a million pictures
+    if start is not None and (there := load(start).config) != model:
+        if args.start is not None:
+            differ = next(key for key, value in model.to_dict().items() if there.to_dict().get(key) != value)
+            size = "--from needs a model of the size that is fitted"
+            raise InputError(f"{size}, and {start} has another {differ}; try none.")
+        start = None
+    sizes = settings_for(budget) | given(args, "held_out", "views")
     return FitConfig(
         model=model,
         train=train,
+        start=start,
         plain_share=1.0 if args.plain else args.plain_share,
-        backgrounds=args.backgrounds,
-        start=start_of(args.start, model),
-        mesh_error=args.mesh_error,
-        unit=args.unit,
-        held_out=held_out,
-        groups=min(max(held_out // 300, 1), 6),
-        views=sizes["views"] if args.views is None else args.views,
-        tolerance=args.tolerance,
+        groups=min(max(sizes["held_out"] // 300, 1), 6),
+        **sizes,
+        **given(args, "backgrounds", "mesh_error", "unit", "tolerance"),
     )
-
-
-def start_of(name: str | None, model: "ModelConfig") -> str | None:
-    """The model to start from, if it is of the size that is fitted: the one named, or the bundled die, which has
-    seen a million pictures."""
-    from aquamam.checkpoints.checkpoint import load
-
-    if name == "none":
-        return None
-    there = load(name or "die").config
-    if there == model:
-        return name or "die"
-    if name is None:
-        return None
-    differ = next(key for key, value in model.to_dict().items() if there.to_dict().get(key) != value)
-    raise InputError(f"--from needs a model of the size that is fitted, and {name} has another {differ}; try none.")
 
 
 def lines_of(facts: dict[str, Any], out: Path) -> list[str]:

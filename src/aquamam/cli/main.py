@@ -2,21 +2,19 @@
 with one spelling, default and line of help, and the things that they name."""
 
 import argparse
-import contextlib
 import json
-import os
 import signal
 import sys
 import textwrap
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
 from aquamam import __version__
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 
 T = TypeVar("T")
 
@@ -64,15 +62,6 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 class _Parser(argparse.ArgumentParser):
     """Tells what is wrong in one sentence; the whole usage is a --help away."""
 
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """What an option's type says of a wrong value, where argparse would only name the type."""
-        try:
-            return super()._get_value(action, arg_string)  # type: ignore[misc]
-        except argparse.ArgumentError as error:
-            if isinstance(error.__context__, InputError):
-                raise argparse.ArgumentError(action, str(error.__context__)) from None
-            raise
-
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"aquamam: {message.rstrip('.')}; {self.prog} --help tells more.\n")
 
@@ -110,14 +99,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("aquamam: stopped.", file=sys.stderr)
         return 130
     except (InputError, OSError) as error:
-        if os.environ.get("AQUAMAM_DEBUG"):
-            raise
         told = f"{error.filename}: {error.strerror}." if isinstance(error, OSError) and error.filename else error
         print(f"aquamam: {told}", file=sys.stderr)
         return 2
 
 
-# --- types of options: what argparse tells the user is "argument --seed: must be ..., got ..." -----------------------
+# --- types of options -------------------------------------------------------------------------------------------------
 
 
 def whole(least: int, most: int | None = None, *, or_zero: bool = False) -> Callable[[str], int]:
@@ -125,11 +112,11 @@ def whole(least: int, most: int | None = None, *, or_zero: bool = False) -> Call
     rule = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
 
     def parse(text: str) -> int:
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             value = int(text)
             if (value == 0 and or_zero) or (value >= least and (most is None or value <= most)):
                 return value
-        raise InputError(f"must be {'0 or ' if or_zero else ''}{rule}, got {text!r}")
+        raise ArgumentTypeError(f"must be {'0 or ' if or_zero else ''}{rule}, got {text!r}")
 
     return parse
 
@@ -138,34 +125,32 @@ def numbers(names: str, example: str) -> Callable[[str], tuple[float, ...]]:
     """As many numbers, between commas, as there are names."""
 
     def parse(text: str) -> tuple[float, ...]:
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             values = tuple(map(float, text.split(",")))
             if len(values) == len(names.split(",")):
                 return values
-        raise InputError(f"must be numbers {names}, got {text!r}; try {example}")
+        raise ArgumentTypeError(f"must be numbers {names}, got {text!r}; try {example}")
 
     return parse
 
 
 def duration(text: str) -> float:
     """Seconds of "45m", "2h", "90s" or "90"."""
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-    with contextlib.suppress(ValueError):
-        seconds = float(text.rstrip("smhd")) * units.get(text[-1:], 1)
+    with suppress(ValueError):
+        seconds = float(text.rstrip("smhd")) * {"m": 60, "h": 3600, "d": 86400}.get(text[-1:], 1)
         if 0 < seconds < 1e9:
             return seconds
-    raise InputError(f"must be a positive number with s, m, h or d, got {text!r}; try 45m")
+    raise ArgumentTypeError(f"must be a positive number with s, m, h or d, got {text!r}; try 45m")
 
 
 def setting(text: str) -> tuple[str, Any]:
     """FIELD=VALUE, the value as JSON where it parses as JSON."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise InputError(f"must be FIELD=VALUE, got {text!r}; try --set lr=0.001")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
+        raise ArgumentTypeError(f"must be FIELD=VALUE, got {text!r}; try --set lr=0.001")
+    with suppress(json.JSONDecodeError):
+        value = json.loads(value)
+    return name, value
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -209,6 +194,11 @@ def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None
         parser.add_argument(*short, name, **{**SHARED[name], **changes})
 
 
+def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Those of these options that were given; for the others their consumer has defaults."""
+    return {name: value for name in names if (value := getattr(args, name, None)) is not None}
+
+
 # --- what options name ------------------------------------------------------------------------------------------------
 
 
@@ -216,16 +206,18 @@ def load_model(source: str, device: str | None, engine: str = "torch") -> Any:
     """A model on a device, or on the best there is."""
     import torch
 
-    from aquamam.checkpoints import checkpoint
+    if engine == "torch" and not source.endswith((".onnx", ".json")):
+        from aquamam.checkpoints.checkpoint import load
+
+        return load(source, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
     from aquamam.export import runner
 
-    if engine == "onnx" or source.endswith(runner.EXPORTED):
-        return runner.load(source, device=device or "cpu", engine=engine)
-    return checkpoint.load(source, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return runner.load(source, device=device or "cpu", engine=engine)
 
 
 class Pictures:
-    """The images that a command was given, with a progress bar; whatever is wrong with one costs a sentence."""
+    """The images that a command was given, with a progress bar; whatever is wrong with one costs a sentence. Processes
+    that `torchrun` started have a share each."""
 
     def __init__(self, sources: list[str]):
         import torch.distributed as dist
@@ -251,23 +243,6 @@ class Pictures:
             if (image := self.read(path)) is not None:
                 yield path, image
 
-    def mine(self, things: Sequence[T]) -> Sequence[T]:
-        """This process's share: a stretch, so that what all find in theirs is in order."""
-        first, end = (len(things) * rank // self.world for rank in (self.rank, self.rank + 1))
-        return things[first:end]
-
-    def together(self, found: Iterator[T]) -> Iterator[T]:
-        """What all processes that `torchrun` started found, for the first one to tell; one alone tells as it goes."""
-        if self.world == 1:
-            yield from found
-            return
-        import torch.distributed as dist
-
-        parts: list[Any] = [None] * self.world
-        dist.all_gather_object(parts, (list(found), self.status))
-        self.status = 0 if self.rank else max(status for _, status in parts)
-        yield from (one for some, _ in parts if not self.rank for one in some)
-
     def read(self, path: Path) -> Any:
         from aquamam.network.images import read_image
 
@@ -276,14 +251,33 @@ class Pictures:
         except InputError as error:
             return self.wrong(error)
 
+    def mine(self, things: Sequence[T]) -> Sequence[T]:
+        """This process's share: a stretch, so that what all find in theirs is in order."""
+        first, end = (len(things) * rank // self.world for rank in (self.rank, self.rank + 1))
+        return things[first:end]
+
+    def together(self, found: Iterator[T]) -> Iterator[T]:
+        """What all processes found, for the first one to tell; one alone tells as it goes."""
+        if self.world == 1:
+            yield from found
+            return
+        import torch.distributed as dist
+
+        parts: list[Any] = [None] * self.world
+        dist.all_gather_object(parts, (list(found), self.status))
+        if self.rank:
+            self.status = 0
+        else:
+            self.status = max(status for _, status in parts)
+            yield from (one for some, _ in parts for one in some)
+
 
 def rendered_objects(source: str) -> list[Any]:
     """The solids and meshes of render:NAME[,NAME...]."""
     from aquamam.rendering.solids import open_object
 
     names = [name for name in source.removeprefix("render:").split(",") if name]
-    if not names:
-        raise InputError("render: needs a solid or a mesh file; try --data render:die.")
+    require(len(names) > 0, "render: needs a solid or a mesh file; try --data render:die.")
     return [open_object(name) for name in names]
 
 
@@ -293,17 +287,16 @@ def with_settings(values: dict[str, Any], *configs: Any) -> list[Any]:
         raise InputError(f"neither the model's nor the training's config has a field {unknown[0]!r}; see aquamam info.")
     changed = []
     for config in configs:
-        changes = {}
-        for name in config.__dataclass_fields__.keys() & values.keys():
-            now, value = getattr(config, name), values[name]
-            if isinstance(now, float) and type(value) is int:
-                value = float(value)
-            if isinstance(now, tuple) and isinstance(value, list):
-                value = tuple(value)
-            if type(value) is not type(now):
-                raise InputError(f"{name} must be {type(now).__name__} like its default {now!r}, got {value!r}.")
-            changes[name] = value
-        changed.append(replace(config, **changes))
+        now = config.to_dict()  # as JSON has them: lists, no tuples
+        own = {name: value for name, value in values.items() if name in now}
+        for name, value in own.items():
+            kind = type(now[name])
+            if kind is float and type(value) is int:
+                own[name] = value = float(value)
+            require(
+                type(value) is kind, f"{name} must be {kind.__name__} like its default {now[name]!r}, got {value!r}."
+            )
+        changed.append(config.from_dict(now | own))
     return changed
 
 
@@ -316,7 +309,7 @@ def columns(rows: list[list[str]]) -> list[str]:
 def output(path: Path | None) -> AbstractContextManager[IO[str]]:
     """A file to write to, or standard output."""
     if path is None:
-        return contextlib.nullcontext(sys.stdout)
+        return nullcontext(sys.stdout)
     path.parent.mkdir(parents=True, exist_ok=True)
     return open(path, "w", encoding="utf-8", newline="")
 

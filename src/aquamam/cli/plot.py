@@ -14,8 +14,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.main import add, load_model, numbers, whole
+from aquamam.cli.main import add, given, load_model, numbers, whole
 from aquamam.errors import InputError
+from aquamam.files import write_text
 
 KINDS = ("ball", "mollweide", "marginals", "pose", "curve")
 POINTS = ("ball", "page", "mollweide")
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from aquamam.plotting.curves import learning_curve, read_log
     from aquamam.plotting.style import FORMATS, save
 
     suffix, source = args.out.suffix.lower(), Path(args.image)
@@ -57,32 +59,32 @@ def run(args: argparse.Namespace) -> None:
             png = f"{args.out.stem}.png"
             raise InputError(f"the page shows the ball; for --kind {kind} write a picture, for example {png}.")
         kind = "page"
-    given = {name: getattr(args, name) for name in HEEDED if getattr(args, name) is not None}
-    if idle := next((name for name in given if kind not in HEEDED[name]), None):
+    if idle := next((name for name in given(args, *HEEDED) if kind not in HEEDED[name]), None):
         raise InputError(f"--{idle} does nothing for {'a page' if kind == 'page' else f'--kind {kind}'}; drop it.")
     if kind == "curve":
-        from aquamam.plotting.curves import learning_curve, read_log
-
         name = source.name if source.is_dir() else source.absolute().parent.name
-        save(learning_curve(read_log(source), title=args.title or name), args.out)
-    elif (figure := draw_posterior(args, kind, given)) is not None:
-        save(figure, args.out)
+        drawn: Any = learning_curve(read_log(source), title=args.title or name)
+    else:
+        drawn = draw_posterior(args, kind)
+    if kind == "page":
+        write_text(args.out, drawn)
+    else:
+        save(drawn, args.out)
     print(args.out)
 
 
-def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -> Any:
-    """The picture, or None after writing the page; what is not given has the plotting functions' own defaults."""
+def draw_posterior(args: argparse.Namespace, kind: str) -> Any:
+    """The picture, or the page's HTML; what is not given has the plotting functions' own defaults."""
     import torch
 
     from aquamam.data.cameras import read_camera
     from aquamam.geometry.rotations import as_unit_quat
     from aquamam.network.images import read_image
     from aquamam.network.poses import look
-    from aquamam.pages.posterior import page_data, write_page
+    from aquamam.pages.posterior import page_data, posterior_page
     from aquamam.plotting import ball, known_object, make_cloud, marginals, mollweide, overlay
 
-    truth = as_unit_quat(args.truth, "--truth") if "truth" in given else None
-    counts = {name: given[name] for name in ("samples", "uniform") if name in given}
+    truth = None if args.truth is None else as_unit_quat(args.truth, "--truth")
     whole, model = read_image(args.image), load_model(args.model, args.device)
     camera, picture, seen = args.camera and read_camera(args.camera), whole, None
     with torch.inference_mode():
@@ -95,11 +97,10 @@ def draw_posterior(args: argparse.Namespace, kind: str, given: dict[str, Any]) -
         if kind == "marginals":
             return marginals(posterior, at=truth, title=args.title)
         drawn = {"symmetry": model.symmetry, "generator": model.generator(args.seed)}
-        cloud = make_cloud(posterior, truth=truth, **drawn, **counts)
+        cloud = make_cloud(posterior, truth=truth, **drawn, **given(args, "samples", "uniform"))
     known, name = known_object(model, args.object), args.title or Path(args.image).name
     if kind == "page":
-        write_page(args.out, page_data(cloud, image=picture, known=known, title=f"Rotations that fit {name}"))
-        return None
+        return posterior_page(page_data(cloud, image=picture, known=known, title=f"Rotations that fit {name}"))
     if kind == "mollweide":
         axis = args.axis or (known.axis if known is not None else "z")
         return mollweide(cloud, axis=axis, image=picture, title=args.title)

@@ -15,15 +15,15 @@ Quaternions are xyzw and take the object to the camera (x right, y up, z towards
 import argparse
 import csv
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.crops import answer_boxes, write_bop
 from aquamam.cli.main import Pictures, add, load_model, whole
-from aquamam.errors import InputError
+from aquamam.errors import require
 
 BATCH = 32  # images at once where nothing is drawn at random
 
@@ -51,25 +51,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if "RANK" not in os.environ:  # as torchrun sets it
+        return answer(args)
     from aquamam.training.distributed import process_group
 
     with process_group(args.device):
-        return answer(args) if args.bop is None else write_bop(args)
+        return answer(args)
 
 
 def answer(args: argparse.Namespace) -> int:
     """Print a record for each image, or for each box; the first process does so for all."""
+    if args.bop is not None:
+        from aquamam.cli.crops import write_bop
+
+        return write_bop(args)
     boxes = args.box is not None or args.detections is not None
-    if args.matrix and not (args.json or args.csv):
-        raise InputError("--matrix needs --json or --csv; a table has no room for matrices.")
-    if args.out is not None:
-        raise InputError("--out is BOP's result file, with --bop; other answers are printed.")
-    if not args.images:
-        raise InputError("nothing to predict; give images, or a BOP data set with --bop.")
-    if not boxes and (idle := next((name for name in ("camera", "models") if getattr(args, name) is not None), None)):
-        raise InputError(f"--{idle} needs boxes; give --box or --detections.")
+    shown = args.json or args.csv or not args.matrix
+    require(shown, "--matrix needs --json or --csv; a table has no room for matrices.")
+    require(args.out is None, "--out is BOP's result file, with --bop; other answers are printed.")
+    require(len(args.images) > 0, "nothing to predict; give images, or a BOP data set with --bop.")
+    for name in ("camera", "models"):
+        require(boxes or getattr(args, name) is None, f"--{name} needs boxes; give --box or --detections.")
     pictures = Pictures(args.images)
-    records = pictures.together(answer_boxes(args, pictures) if boxes else predict_all(args, pictures))
+    if boxes:
+        from aquamam.cli.crops import answer_boxes
+
+        records = pictures.together(answer_boxes(args, pictures))
+    else:
+        records = pictures.together(predict(load_model(args.model, args.device, args.engine), pictures, args))
     if pictures.rank:
         list(records)
     elif args.json:
@@ -81,45 +90,32 @@ def answer(args: argparse.Namespace) -> int:
     return pictures.status
 
 
-def predict_all(args: argparse.Namespace, pictures: Pictures) -> Iterator[dict[str, Any]]:
-    """A record for each readable image.
-
-    Samples of an image must not depend on the images beside it, so with samples images go one by one; drawing takes
-    longest anyway.
-    """
-    model, images = load_model(args.model, args.device, args.engine), iter(pictures)
-    alone = args.samples or args.strategy == "expected"  # which draws samples, too
-    while some := list(islice(images, 1 if alone else BATCH)):
-        paths, batch = zip(*some)
-        for path, record in zip(paths, predict(model, list(batch), args)):
-            yield {"image": str(path), **record}
-
-
-def predict(model: Any, pictures: list, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """One record an image."""
+def predict(model: Any, pictures: Iterable[tuple[Path, Any]], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A record for each image. Samples of an image must not depend on the images beside it, so where some are drawn
+    images go one by one; drawing takes longest anyway."""
     import torch
 
     from aquamam.geometry.rotations import opencv_to_opengl
     from aquamam.posterior.answers import answers
     from aquamam.posterior.distribution import Rotated
 
-    options: dict[str, Any] = {"strategy": args.strategy, "generator": model.generator(args.seed)}
-    with torch.inference_mode():
-        posterior = model(pictures)
-        if args.frame == "opencv":
-            posterior = Rotated(posterior, opencv_to_opengl(torch.tensor([[0.0, 0.0, 0.0, 1.0]] * len(pictures))))
-        found = answers(posterior, args.samples, symmetry=model.symmetry, **options)
-    named = {"frame": args.frame} if args.frame != "opengl" else {}
-    return [named | answer.to_dict(matrix=args.matrix) for answer in found]
+    images, about = iter(pictures), {} if args.frame == "opengl" else {"frame": args.frame}
+    while some := list(islice(images, 1 if args.samples or args.strategy == "expected" else BATCH)):
+        drawn: dict[str, Any] = {"strategy": args.strategy, "generator": model.generator(args.seed)}
+        with torch.inference_mode():
+            posterior = model([image for _, image in some])
+            if args.frame == "opencv":
+                posterior = Rotated(posterior, opencv_to_opengl(torch.tensor([[0.0, 0.0, 0.0, 1.0]] * len(some))))
+            found = answers(posterior, args.samples, symmetry=model.symmetry, **drawn)
+        for (path, _), one in zip(some, found):
+            yield {"image": str(path), **about, **one.to_dict(matrix=args.matrix)}
 
 
 def write_csv(records: Iterator[dict[str, Any]]) -> None:
     """One row a record; shares and modes where there are samples."""
     writer = None
     for values in records:
-        row: dict[str, Any] = {
-            name: values[name] for name in ("image", "model", "detection", "frame") if name in values
-        }
+        row: dict[str, Any] = {k: values[k] for k in ("image", "model", "detection", "frame") if k in values}
         row |= dict(zip(("left", "top", "width", "height"), values.get("box", ())))
         row |= dict(zip(("qx", "qy", "qz", "qw", "rx", "ry", "rz"), values["quaternion_xyzw"] + values["rotvec"]))
         row |= {f"r{i}{j}": x for i, line in enumerate(values.get("matrix", ())) for j, x in enumerate(line)}
@@ -143,22 +139,20 @@ def print_table(records: Iterator[dict[str, Any]], width: int) -> None:
         boxed, sampled, name = "box" in values, "modes" in values, values["image"]
         if number == 0:
             ceiling = "" if values["ceiling"] is None else f", ceiling {values['ceiling']:.2f}"
-            shares = "  in 5  in 15  in 30 deg  modes  in words" if sampled else ""
-            place = f"  {'translation':^35}" if boxed else ""
-            what = "quaternion xyzw" + (f", {values['frame']} camera" if "frame" in values else "")
             near = "; in 5, 15, 30 deg: samples so close to the prediction" if sampled else ""
+            what = "quaternion xyzw" + (f", {values['frame']} camera" if "frame" in values else "")
+            place = f"  {'translation':^35}" if boxed else ""
+            shares = "  in 5  in 15  in 30 deg  modes  in words" if sampled else ""
             tqdm.write(f"ln p: log density with respect to volume pi^2 (uniform -2.29{ceiling}){near}")
             tqdm.write(f"{'image':{width}}  {what:^35}{place}  {'ln p':>7}{shares}")
         if boxed:
             name = f"{Path(name).name} {values['model']} {','.join(f'{edge:g}' for edge in values['box'])}"
+            where = " ".join([*(f"{v:+10.4g}" for v in values.get("translation", ())), values.get("unit", "-")])
         name = name if len(name) <= width else "..." + name[3 - width :]
-        line = f"{name:{width}}  {' '.join(f'{x:+8.5f}' for x in values['quaternion_xyzw'])}"
-        if boxed:
-            place = " ".join([*(f"{v:+10.4g}" for v in values.get("translation", ())), values.get("unit", "-")])
-            line += f"  {place:^35}"
-        line += f"  {values['log_density']:7.2f}"
+        place, shares = f"  {where:^35}" if boxed else "", ""
         if sampled:
             told = values.get("up_to_symmetry", values)
             five, fifteen, thirty = (100 * told[f"share_within_{limit}_deg"] for limit in (5, 15, 30))
-            line += f"  {five:3.0f} %  {fifteen:4.0f} %  {thirty:8.0f} %  {len(told['modes']):5d}  {told['verdict']}"
-        tqdm.write(line)
+            shares = f"  {five:3.0f} %  {fifteen:4.0f} %  {thirty:8.0f} %  {len(told['modes']):5d}  {told['verdict']}"
+        rotation = " ".join(f"{x:+8.5f}" for x in values["quaternion_xyzw"])
+        tqdm.write(f"{name:{width}}  {rotation}{place}  {values['log_density']:7.2f}{shares}")

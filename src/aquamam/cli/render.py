@@ -16,11 +16,12 @@ import os
 import signal
 import sys
 import time
+from argparse import ArgumentTypeError
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aquamam.cli.main import add, save_image, whole
+from aquamam.cli.main import add, given, save_image, whole
 from aquamam.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--shard", type=parse_share, metavar="I/N", help="only share I (1 ... N) of N; torchrun sets it by itself")
     option("--format", choices=["auto", "raw", "png"], default="auto", help="arrays, or PNG in tar; auto: raw to 96 px")
     groups = "of a mesh: none, C2, D3, cone or cylinder about AXIS x, y or z, tetrahedral, octahedral, icosahedral, or "
-    option("--symmetry", type=parse_symmetry, metavar="NAME[:AXIS]", help=groups + "a JSON file (default: unknown)")
+    option("--symmetry", metavar="NAME[:AXIS]", help=groups + "a JSON file (default: unknown)")
     camera = parser.add_argument_group("camera, light and mesh (defaults: the paper's)")
     option = camera.add_argument
     option("--up", default="y", metavar="AXIS", help="a mesh file's axis that becomes y, up: x, z, or -z")
@@ -65,20 +66,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    import numpy as np
+    from tqdm import tqdm
+
+    from aquamam.data.disk.writing import write_dataset
+    from aquamam.rendering.render import contact_sheet
+
     if args.out is None and args.preview is None:
         raise InputError("render needs somewhere to write, got neither --out DIR nor --preview PNG.")
     torchrun = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     rank, world, local = (int(os.environ.get(name, default)) for name, default in torchrun.items())
     spec, manifest = plan(args)
     if args.preview is not None and rank == 0:
-        preview(spec, next(iter(manifest.splits)), args.preview)
-    if args.out is not None:
-        part, workers = args.shard or (rank, world), args.workers
-        if workers is None:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            work = sum(manifest.splits.values()) / part[1] * args.size**2 / (64**2 * 3000)  # in units of 2 s, about
-            workers = max(1, min(cores // local, round(work)))  # a process takes a second or two to start
-        write(args.out, spec, manifest, workers, part, quiet=rank != 0)
+        split, numbers = next(iter(manifest.splits)), np.arange(32)
+        rotations = spec.rotations(split, numbers)
+        labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
+        save_image(contact_sheet(spec.images(split, numbers, rotations), 8, labels), args.preview, "--preview")
+    if args.out is None:
+        return
+    part, workers, names = args.shard or (rank, world), args.workers, ", ".join(spec.names)
+    if workers is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        work = sum(manifest.splits.values()) / part[1] * args.size**2 / (64**2 * 3000)  # in units of 2 s, about
+        workers = max(1, min(cores // local, round(work)))  # a process takes a second or two to start
+    if hasattr(signal, "SIGPIPE"):  # a rendering process that dies must be told of, not kill this one
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    started, often = time.monotonic(), 0.1 if sys.stderr.isatty() else 10.0
+    with tqdm(unit="img", desc=f"render {names}", disable=rank != 0, mininterval=often) as bar:
+
+        def progress(total: int, done: int) -> Any:
+            bar.reset(total)
+            bar.initial = bar.n = done
+            return bar.update
+
+        written = write_dataset(args.out, spec, manifest, workers=workers, part=part, progress=progress)
+    seconds = time.monotonic() - started
+    share = "" if part[1] == 1 else f" (share {part[0] + 1} of {part[1]})"
+    now = f"{written.rendered:,} rendered now in {seconds:.0f} s ({written.rendered / max(seconds, 1e-9):.0f}/s)"
+    print(f"{args.out}{share}: {written.images:,} images of {names} at {args.size} px, {now}")
 
 
 def plan(args: argparse.Namespace) -> "tuple[RenderSpec, Manifest]":
@@ -88,78 +113,25 @@ def plan(args: argparse.Namespace) -> "tuple[RenderSpec, Manifest]":
     from aquamam.rendering.render import RenderSettings
     from aquamam.rendering.solids import NAMES, mesh_of, open_object
 
-    meshes, objects = [], []
+    meshes, objects, told = [], [], args.symmetry and parse_symmetry(args.symmetry)
     for thing in args.objects:
-        if thing in NAMES and args.symmetry is not None:
+        if thing in NAMES and told is not None:
             raise InputError(f"--symmetry is for mesh files, got it with the solid {thing}, which knows its own.")
         if thing in NAMES and len(args.objects) == 1 and (args.up, args.scale) != ("y", "fit"):
             raise InputError(f"--up and --scale are for mesh files, got them with the solid {thing}.")
         found = open_object(thing, up=args.up, scale=args.scale, untextured=args.untextured)
         mesh = mesh_of(found)
-        symmetry = getattr(found, "symmetry", args.symmetry)  # a file does not know its own
+        symmetry = getattr(found, "symmetry", told)  # a file does not know its own
         source = f"{Path(thing).name}, up {args.up}, scale {args.scale}" if found is mesh else f"solid {thing}"
         about = {"name": mesh.name, "mesh": mesh.hash, "symmetry": symmetry and symmetry.to_dict(), "source": source}
         meshes.append(mesh)
         objects.append(about)
-    given = {name: getattr(args, name) for name in (*CAMERA, "background") if getattr(args, name) is not None}
-    settings = RenderSettings(size=args.size, **given)
+    settings = RenderSettings(size=args.size, **given(args, *CAMERA, "background"))
     encoding = ("raw" if args.size <= RAW_UP_TO else "png") if args.format == "auto" else args.format
+    shards: dict[str, Any] = {"shard_size": shard_size_for(args.split, encoding, settings.shape), "encoding": encoding}
+    manifest = Manifest(objects=objects, settings=settings.to_dict(), seed=args.seed, splits=args.split, **shards)
     names = tuple(mesh.name for mesh in meshes)
-    return RenderSpec(names=names, meshes=tuple(meshes), settings=settings, seed=args.seed), Manifest(
-        objects=objects,
-        settings=settings.to_dict(),
-        seed=args.seed,
-        splits=args.split,
-        shard_size=shard_size_for(args.split, encoding, settings.shape),
-        encoding=encoding,
-    )
-
-
-def preview(spec: "RenderSpec", split: str, path: Path) -> None:
-    """Write a contact sheet of the first images."""
-    import numpy as np
-
-    from aquamam.rendering.render import contact_sheet
-
-    numbers = np.arange(32)
-    rotations = spec.rotations(split, numbers)
-    labels = [f"{x:+.2f} {y:+.2f}\n{z:+.2f} {w:+.2f}" for x, y, z, w in rotations]
-    save_image(contact_sheet(spec.images(split, numbers, rotations), 8, labels), path, "--preview")
-
-
-def write(
-    out: Path, spec: "RenderSpec", manifest: "Manifest", workers: int, part: tuple[int, int], *, quiet: bool
-) -> None:
-    """Render and store, with a progress bar."""
-    from tqdm import tqdm
-
-    from aquamam.data.disk.writing import write_dataset
-
-    if hasattr(signal, "SIGPIPE"):  # a rendering process that dies must be told of, not kill this one
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    started, often, names = time.monotonic(), 0.1 if sys.stderr.isatty() else 10.0, ", ".join(spec.names)
-    with tqdm(unit="img", desc=f"render {names}", disable=quiet, mininterval=often) as bar:
-
-        def progress(total: int, done: int) -> Any:
-            bar.reset(total)
-            bar.initial = bar.n = done
-            return bar.update
-
-        written = write_dataset(out, spec, manifest, workers=workers, part=part, progress=progress)
-    seconds = time.monotonic() - started
-    share = "" if part[1] == 1 else f" (share {part[0] + 1} of {part[1]})"
-    now = f"{written.rendered:,} rendered now in {seconds:.0f} s ({written.rendered / max(seconds, 1e-9):.0f}/s)"
-    print(f"{out}{share}: {written.images:,} images of {names} at {spec.settings.size} px, {now}")
-
-
-# --- types of options -------------------------------------------------------------------------------------------------
-
-
-def parse_scale(text: str) -> str | float:
-    try:
-        return text if text == "fit" else float(text)
-    except ValueError:
-        raise InputError(f"must be fit or a positive number, got {text!r}") from None
+    return RenderSpec(names=names, meshes=tuple(meshes), settings=settings, seed=args.seed), manifest
 
 
 def parse_symmetry(text: str) -> "SymmetryGroup":
@@ -171,11 +143,10 @@ def parse_symmetry(text: str) -> "SymmetryGroup":
             data = json.loads(Path(text).read_text())
             return SymmetryGroup.from_dict(data) if "elements" in data else SymmetryGroup.from_bop(data)
         except (OSError, ValueError) as error:
-            raise InputError(f"must name a JSON file with a symmetry, got one that cannot be read ({error}).") from None
+            raise InputError(f"--symmetry must name a JSON file with one, got what cannot be read ({error}).") from None
     name, _, letter = text.partition(":")
-    plain = {"none": "trivial", **{name: name for name in ("tetrahedral", "octahedral", "icosahedral")}}
-    if name in plain and not letter:
-        return getattr(SymmetryGroup, plain[name])()
+    if name in ("none", "tetrahedral", "octahedral", "icosahedral") and not letter:
+        return getattr(SymmetryGroup, "trivial" if name == "none" else name)()
     if letter in ("", "x", "y", "z"):
         axis, across = (tuple(float(c == a) for c in "xyz") for a in (letter or "z", "y" if letter == "x" else "x"))
         if name in ("cone", "cylinder"):
@@ -183,7 +154,17 @@ def parse_symmetry(text: str) -> "SymmetryGroup":
         if name[:1] in ("C", "D") and name[1:].isdigit():
             n = int(name[1:])
             return SymmetryGroup.cyclic(n, axis) if name[0] == "C" else SymmetryGroup.dihedral(n, axis, across)
-    raise InputError(f"must be a name such as none, C4, D2:y or cylinder, or a JSON file, got {text!r}.")
+    raise InputError(f"--symmetry must be a name such as none, C4, D2:y or cylinder, or a JSON file, got {text!r}.")
+
+
+# --- types of options -------------------------------------------------------------------------------------------------
+
+
+def parse_scale(text: str) -> str | float:
+    try:
+        return text if text == "fit" else float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"must be fit or a positive number, got {text!r}") from None
 
 
 def parse_split(text: str) -> dict[str, int]:
@@ -195,7 +176,7 @@ def parse_split(text: str) -> dict[str, int]:
         splits = {name: int(count) for name, count in pairs}
         if len(splits) == len(pairs):
             return splits
-    raise InputError(f"must read like train=500,valid=100 or paper, got {text!r}")
+    raise ArgumentTypeError(f"must read like train=500,valid=100 or paper, got {text!r}")
 
 
 def parse_count(text: str) -> dict[str, int]:
@@ -209,7 +190,7 @@ def parse_share(text: str) -> tuple[int, int]:
     """I/N with 1 <= I <= N, as (I - 1, N)."""
     i, _, n = text.partition("/")
     if not (i.isdigit() and n.isdigit() and 1 <= int(i) <= int(n)):
-        raise InputError(f"must read I/N with 1 <= I <= N, such as 1/4, got {text!r}")
+        raise ArgumentTypeError(f"must read I/N with 1 <= I <= N, such as 1/4, got {text!r}")
     return int(i) - 1, int(n)
 
 
@@ -220,4 +201,4 @@ def parse_background(text: str) -> tuple[int, int, int] | str:
     try:
         return text if text == "random" else ImageColor.getrgb(f"rgb({text})" if "," in text else text)[:3]
     except ValueError:
-        raise InputError(f"must be R,G,B, a colour's name or random, got {text!r}") from None
+        raise ArgumentTypeError(f"must be R,G,B, a colour's name or random, got {text!r}") from None

@@ -15,10 +15,11 @@ A fit that was stopped goes on when the same command is run again.
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.main import SHARED, columns, whole
+from aquamam.cli.main import SHARED, columns, given, whole
 from aquamam.files import write_text
 
 FIT = "--seed --scale --device --optimizer --batches --steps --lr"
@@ -54,10 +55,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--systems": {**SOME, "help": "some of them (default: all; aquamam alone for toy)"},
     "--rotation": {"type": float, "nargs": 4, "metavar": ("X", "Y", "Z", "W"), "help": UNIT},
     "--images": {"type": whole(1), "help": "fresh renders of an object to judge its model on (default: 300)"},
-    "--model": {
-        "default": None,
-        "help": "bundled name or checkpoint (default: NAME-plain, with --mesh NAME-paper)",
-    },
+    "--model": {"default": None, "help": "bundled name or checkpoint (default: NAME-plain, with --mesh NAME-paper)"},
     "--mesh": {"metavar": "FILE", "help": "the paper's own mesh, cube.obj or cylinder.obj, instead of our object"},
     "--ipdf": {"metavar": "MODEL", "help": "a trained IPDF to judge on some of the same renders"},
     "--grid-images": {"type": whole(1), "help": "so many of them: a grid takes seconds an image (default: 20)"},
@@ -90,8 +88,8 @@ def run(args: argparse.Namespace) -> None:
         from aquamam.reproduce import comparison
 
         seconds = args.seconds if args.seconds is not None else {"cpu": 5.0, "paper": 600.0}[args.scale]
-        chosen = {"systems": args.systems, "distributions": args.distributions}
-        page = comparison.markdown(comparison.run(args.out, seconds=seconds, seed=args.seed, **chosen))
+        chosen = given(args, "seed", "systems", "distributions")
+        page = comparison.markdown(comparison.run(args.out, seconds=seconds, **chosen))
         path = write_text(args.page or args.out / "comparison.md", page)
         print(f"{page}\n{path}, {args.out / 'comparison.json'}")
     elif args.experiment == "all":
@@ -101,17 +99,17 @@ def run(args: argparse.Namespace) -> None:
         sections = bind(args.out, experiments(args), only=args.only, keep=args.keep)
         print("\n\n".join([*map(text_of, sections), f"{args.out / 'report.html'}: the whole report"]))
     else:
-        result = experiments(args)[args.experiment](args.out)
-        files = [f"{args.experiment}.json", f"{args.experiment}.html"]
-        files += [figure["file"] for figure in result["section"]["figures"]]
-        print(f"{text_of(result['section'])}\n\n{args.out}: {', '.join(files)}")
+        section = experiments(args)[args.experiment](args.out)["section"]
+        files = [f"{args.experiment}.json", f"{args.experiment}.html", *(one["file"] for one in section["figures"])]
+        print(f"{text_of(section)}\n\n{args.out}: {', '.join(files)}")
 
 
 def text_of(section: dict[str, Any]) -> str:
     """A report's section for a terminal."""
-    cells = {name: [row[name] for row in section["rows"]] for name in ("what", "here", "paper", "ceiling")}
-    shown = [["" if name == "what" else name, *column] for name, column in cells.items() if any(column)]
-    parts = [section["title"], "\n".join(columns([list(row) for row in zip(*shown)])), *section["text"]]
+    names = [name for name in ("what", "here", "paper", "ceiling") if any(row[name] for row in section["rows"])]
+    head = ["" if name == "what" else name for name in names]
+    rows = [[row[name] for name in names] for row in section["rows"]]
+    parts = [section["title"], "\n".join(columns([head, *rows])), *section["text"]]
     if section["reductions"]:
         parts.append("\n".join(["Reduced against the paper:", *(f"- {line}" for line in section["reductions"])]))
     return "\n\n".join(parts)
@@ -121,29 +119,22 @@ def experiments(args: argparse.Namespace) -> dict[str, Callable[[Path], dict[str
     """The experiments with the options that were given."""
     from aquamam.reproduce import comparison, figures, objects, toy
 
-    def given(*options: str, **renamed: str) -> dict[str, Any]:
-        values = {name: getattr(args, dest, None) for name, dest in {**dict(zip(options, options)), **renamed}.items()}
-        return {name: value for name, value in values.items() if value is not None}
-
-    def recipe(**defaults: Any) -> Any:
-        fast = (getattr(args, "optimizer", None) or {"cpu": "fast"}.get(args.scale)) == "fast"
-        base = toy.SCALES["cpu" if fast else "paper"].aquamam
-        return replace(base, **{**(defaults if fast else {}), **given("batches", "steps", "lr", "seed")})
-
-    def scale() -> Any:
-        of, changed = toy.SCALES[args.scale], given("seed", steps="other_steps")
-        ipdf, mog = replace(of.ipdf, **changed), replace(of.mog, **changed)
-        return replace(of, aquamam=recipe(), ipdf=ipdf, mog=mog, **given("negatives", "level"))
-
-    shown = ("images", "seed", "model", "mesh", "ipdf", "grid_images", "level")
+    mine, size = partial(given, args), getattr(args, "scale", "cpu")
+    fast = mine("optimizer").get("optimizer", {"cpu": "fast"}.get(size)) == "fast"
+    recipe = replace(toy.SCALES["cpu" if fast else "paper"].aquamam, **mine("batches", "steps", "lr", "seed"))
+    peak = replace(recipe, steps=toy.QUICK_PEAK.steps) if fast and not mine("steps") else recipe
+    others = mine("seed") | ({"steps": args.other_steps} if mine("other_steps") else {})
+    ipdf, mog = (replace(getattr(toy.SCALES[size], name), **others) for name in ("ipdf", "mog"))
+    scale = replace(toy.SCALES[size], aquamam=recipe, ipdf=ipdf, mog=mog, **mine("negatives", "level"))
+    shown = mine("images", "seed", "model", "mesh", "ipdf", "grid_images", "level")
     return {
-        "unimodal": lambda out: figures.unimodal(out, **given("seed", "steps")),
-        "hemisphere": lambda out: figures.hemisphere(out, **given("seed")),
-        "constraint": lambda out: figures.constraint(out),
-        "toy": lambda out: toy.run(out, scale(), **given("samples", "systems", "device")),
-        "mog": lambda out: toy.run_mog(out, scale(), **given("samples", "device")),
-        "peak": lambda out: toy.run_peak(out, recipe(steps=toy.QUICK_PEAK.steps), **given("rotation", "device")),
-        "die": lambda out: objects.run(out, "die", **given(*shown)),
-        "cylinder": lambda out: objects.run(out, "cylinder", **given(*shown)),
-        "throughput": lambda out: comparison.throughput(out, **given("rounds", "seed", "level")),
+        "unimodal": partial(figures.unimodal, **mine("seed", "steps")),
+        "hemisphere": partial(figures.hemisphere, **mine("seed")),
+        "constraint": figures.constraint,
+        "toy": partial(toy.run, scale=scale, **mine("samples", "systems", "device")),
+        "mog": partial(toy.run_mog, scale=scale, **mine("samples", "device")),
+        "peak": partial(toy.run_peak, config=peak, **mine("rotation", "device")),
+        "die": partial(objects.run, name="die", **shown),
+        "cylinder": partial(objects.run, name="cylinder", **shown),
+        "throughput": partial(comparison.throughput, **mine("rounds", "seed", "level")),
     }

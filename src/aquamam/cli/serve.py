@@ -20,7 +20,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.main import add, load_model, whole
+from aquamam.cli.main import add, given, load_model, whole
 from aquamam.errors import InputError
 
 # option -> field of Limits, what it limits
@@ -52,20 +52,16 @@ def run(args: argparse.Namespace) -> None:
     import torch
 
     try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import python_multipart  # noqa: F401
+        import python_multipart  # noqa: F401  # without it there are no forms, which is told only when one comes
         import uvicorn
+
+        from aquamam.serving.app import create_app
+        from aquamam.serving.gate import LOG, JsonLines, Limits
     except ImportError as error:
         raise InputError(f"serving needs {error.name}; try pip install 'aquamam[serve]'.") from error
-    from aquamam.serving.app import create_app
-    from aquamam.serving.gate import Limits
-
-    given = {field: getattr(args, field) for field, _ in OPTIONS.values() if getattr(args, field) is not None}
-    limits = Limits(**given)
+    limits = Limits(**given(args, *(field for field, _ in OPTIONS.values())))
     token = os.environ.get("AQUAMAM_TOKEN", "") if args.token is None else args.token
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
+    torch.set_num_threads(args.threads or torch.get_num_threads())
     with listen(args.host, args.port) as listener:  # before the models are read: a port that is taken is told at once
         models: dict[str, Any] = {}
         for text in args.models:
@@ -74,11 +70,15 @@ def run(args: argparse.Namespace) -> None:
                 raise InputError(f"models need different names, got {text!r}; try other={path or 'die'}.")
             models[name] = load_model(path, args.device, args.engine)
         app = create_app(models, limits, token)
-        set_up_log(args.quiet)
+        handler = logging.StreamHandler()  # one JSON object a line; what is wrong with requests is in it once
+        handler.setFormatter(JsonLines())
+        logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+        LOG.setLevel(logging.WARNING if args.quiet else logging.INFO)
+        logging.getLogger("python_multipart").setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", module="PIL")
         app.state.service.warm_up()
         host, port = listener.getsockname()[:2]
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        print(f"aquamam serves {', '.join(app.state.service.models)} on {address}", flush=True)
+        print(f"aquamam serves {', '.join(models)} on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
         if not ipaddress.ip_address(host).is_loopback and not token:
             open_to_all = "other computers can reach this service, and it asks nobody who they are; give a --token"
             print(f"aquamam: {open_to_all}.", file=sys.stderr)
@@ -89,20 +89,6 @@ def run(args: argparse.Namespace) -> None:
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGINT, lambda *_: None)
         uvicorn.Server(uvicorn.Config(app, **plain)).run(sockets=[listener])
-
-
-def set_up_log(quiet: bool) -> None:
-    """One JSON object a line on stderr; what is wrong with requests is in it once."""
-    from aquamam.serving.gate import JsonLines
-
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    for name, level in (("aquamam.serving", logging.INFO), ("uvicorn.error", logging.WARNING)):
-        log = logging.getLogger(name)
-        log.handlers, log.propagate = [handler], False
-        log.setLevel(logging.WARNING if quiet else level)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="PIL")
 
 
 def name_of(path: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aquamam.cli.main import MESH, add
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.files import write_json
 
 
@@ -31,17 +31,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from aquamam.plotting.style import FORMATS
     from aquamam.rendering.solids import mesh_of, open_object
     from aquamam.shape.matching import Tolerance
     from aquamam.shape.surface import Surface
     from aquamam.shape.symmetries import find_symmetries, models_info, near_symmetries
     from aquamam.shape.view_map import save_map, view_ambiguity
 
-    infos = check_outputs(args)  # before the work
+    infos = {}
+    if args.bop is not None and args.bop.exists():  # what cannot be written is told before the work
+        try:
+            infos = json.loads(args.bop.read_text())
+        except ValueError as error:
+            raise InputError(f"{args.bop} is there but no JSON ({error}); move it away, or repair it.") from None
+        told = f"{args.bop} must hold one JSON object, as BOP's models_info.json does; move it away."
+        require(isinstance(infos, dict), told)
+    drawable = args.map is None or args.map.suffix.lower() in FORMATS
+    require(drawable, f"--map must end in {', '.join(FORMATS)}, got {args.map}.")
     mesh = mesh_of(open_object(args.object, scale=1.0, center=False, untextured=args.untextured))
     surface, tolerance = Surface.of(mesh), Tolerance(distance=args.tolerance)
-    if args.texture and not surface.painted:
-        raise InputError(f"{args.object} has neither texture nor colours; drop --texture.")
+    require(surface.painted or not args.texture, f"{args.object} has neither texture nor colours; drop --texture.")
     found = {}
     if not args.texture:
         found["geometry"] = find_symmetries(surface, paint=False, tolerance=tolerance)
@@ -56,57 +65,36 @@ def run(args: argparse.Namespace) -> None:
         facts["near"] = [one.to_dict() for one in near]
     if args.map is not None:  # about the symmetries' centre, or without any about the middle of the box, as rendered
         box = (mesh.vertices.min(0) + mesh.vertices.max(0)) / 2
-        centre = box if last.found.name == "none" else last.centre
-        seen = view_ambiguity(Surface.of(mesh, centre), args.views, quiet=False)
+        seen = view_ambiguity(
+            Surface.of(mesh, box if last.found.name == "none" else last.centre), args.views, quiet=False
+        )
         args.map.parent.mkdir(parents=True, exist_ok=True)
         save_map(seen, args.map)
         facts["views"] = [view.to_dict() for view in seen.views]
     if args.bop is not None:
         write_json(args.bop, infos | {str(args.id): facts["models_info"]}, indent=2)
-    if args.json:
-        print(json.dumps(facts))
-        return
-    print_found(args.object, mesh, found, near)
-    for what, path in (("BOP's entry", args.bop), ("the map", args.map)):
-        if path is not None:
-            print(f"{what} is in {path}")
+    print(json.dumps(facts) if args.json else "\n".join(lines_of(args, mesh, found, near)))
 
 
-def check_outputs(args: argparse.Namespace) -> dict[str, Any]:
-    """Refuse what cannot be written; returns what a models_info.json says already."""
-    from aquamam.plotting.style import FORMATS
-
-    if args.map is not None and args.map.suffix.lower() not in FORMATS:
-        raise InputError(f"--map must end in {', '.join(FORMATS)}, got {args.map.name}.")
-    try:
-        infos = json.loads(args.bop.read_text()) if args.bop is not None and args.bop.exists() else {}
-    except ValueError as error:
-        raise InputError(f"{args.bop} is there but no JSON ({error}); move it away, or repair it.") from None
-    if not isinstance(infos, dict):
-        raise InputError(f"{args.bop} must hold one JSON object, as BOP's models_info.json does; move it away.")
-    return infos
-
-
-def print_found(name: str, mesh: Any, found: dict[str, Any], near: list[Any] | None) -> None:
+def lines_of(args: argparse.Namespace, mesh: Any, found: dict[str, Any], near: list[Any] | None) -> list[str]:
     """What was found, for people."""
 
     def percent(share: float) -> str:
         return f"{100 * share:.2g} %" if share == 0 or share >= 2e-4 else "less than 0.02 %"
 
     last = list(found.values())[-1]
-    centre = ", ".join(f"{x:.4g}" for x in last.centre)
-    print(f"{name}: {len(mesh.faces):,} faces, radius {last.radius:.4g} about ({centre}), in the file's units")
+    place = f"radius {last.radius:.4g} about ({', '.join(f'{x:.4g}' for x in last.centre)}), in the file's units"
+    lines = [f"{args.object}: {len(mesh.faces):,} faces, {place}"]
     for one in found.values():
-        print(f"{'geometry and colours' if one.painted else 'geometry alone'}: {one.headline}")
-        for words in one.found.words:
-            print(f"  {words}")
+        lines.append(f"{'geometry and colours' if one.painted else 'geometry alone'}: {one.headline}")
+        lines += [f"  {words}" for words in one.found.words]
         if one.found.name != "none":
             away = f"points leave the surface by {percent(one.distance)} of the radius at most"
             tolerance = f"(tolerance {100 * one.tolerance.distance:g} %)"
-            print(f"  checked: {away} {tolerance}; in renders {percent(one.seen.share)} of its pixels change")
+            lines.append(f"  checked: {away} {tolerance}; in renders {percent(one.seen.share)} of its pixels change")
     if near is not None:
-        print("nearly:" if near else "nearly: nothing within five times the tolerance")
+        lines.append("nearly:" if near else "nearly: nothing within five times the tolerance")
     for miss in near or ():
         change = f"{percent(miss.seen.share)} of pixels change, the most by {miss.seen.largest:.0f} of 255"
-        print(f"  {miss.words}: {change}; surface off by {percent(miss.distance)}")
-    print(f"BOP: {json.dumps(last.to_bop())}")
+        lines.append(f"  {miss.words}: {change}; surface off by {percent(miss.distance)}")
+    return [*lines, f"BOP: {json.dumps(last.to_bop())}"]

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aquamam.cli.main import add, rendered_objects, with_settings
-from aquamam.errors import InputError
+from aquamam.cli.main import add, given, rendered_objects, with_settings
+from aquamam.errors import InputError, require
 
 CHANGEABLE = ("by_volume", "dropout")  # fields of a model that may change when its training goes on
 
@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from aquamam.checkpoints.checkpoint import load
-    from aquamam.network.poses import part_of
     from aquamam.training.distributed import process_group
     from aquamam.training.presets import preset
     from aquamam.training.trainer import Trainer
@@ -44,16 +43,19 @@ def run(args: argparse.Namespace) -> None:
     kind, base = (chosen.kind, chosen.model) if start is None else (start.kind, start.config)
     if start is None and args.vary == "photo" and kind == "aquamam":
         base = replace(base, pose=True)
-    values = settings(args)
+    by_option, by_set = given(args, "steps", "seed", "time_budget"), dict(args.set)
+    values = by_set | by_option
+    if twice := sorted(by_option.keys() & by_set.keys()):
+        raise InputError(f"{twice[0]} is given by an option and by --set; drop one of them.")
+    if "steps" in values and values.get("time_budget"):
+        raise InputError("a training ends by its steps or by the clock; give --steps or --time-budget, not both.")
     model_config, train_config = with_settings(values, base, chosen.train)
     for name in values if start is not None else ():
         if name not in CHANGEABLE and getattr(model_config, name, None) != (kept := getattr(base, name, None)):
             hint = f"drop --set {name}, or train afresh without --from"
             raise InputError(f"--from keeps the model as it is, with {name}={kept!r}; {hint}.")
     with process_group(args.device) as device:
-        photo, part = args.vary == "photo", part_of(start)
-        data = open_data(args.data, model_config.image_size, train_config, photo, args.backgrounds, part)
-        out = args.out or f"runs/{args.preset}"
+        data, out = open_data(args, model_config.image_size, train_config, start), args.out or f"runs/{args.preset}"
         setup: dict[str, Any] = {"start_from": start, "device": device, "quiet": args.quiet}
         trainer = Trainer(kind, model_config.to_dict(), train_config, *data, out, **setup)
         progress = trainer.fit()
@@ -64,39 +66,27 @@ def run(args: argparse.Namespace) -> None:
                 print(f"skipped {progress.skipped} unreadable images, last {progress.skipped_names[-1]}")
 
 
-def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Fields of either config that the arguments set."""
-    values = dict(args.set)
-    given = {name: getattr(args, name) for name in ("steps", "seed", "time_budget") if getattr(args, name) is not None}
-    if twice := sorted(given.keys() & values.keys()):
-        raise InputError(f"{twice[0]} is given by an option and by --set; drop one of them.")
-    values |= given
-    if "steps" in values and values.get("time_budget"):
-        raise InputError("a training ends by its steps or by the clock; give --steps or --time-budget, not both.")
-    return values
-
-
-def open_data(
-    source: str, size: int, config: Any, photo: bool = False, backgrounds: Any = None, part: Any = None
-) -> tuple[Any, Any]:
+def open_data(args: argparse.Namespace, size: int, config: Any, start: Any) -> tuple[Any, Any]:
     """Training and validation data from a folder, or rendered on the fly from render:NAME[,NAME...]."""
     from aquamam.data import PhotoDataset, RenderedDataset, open_dataset
     from aquamam.data.open import recognise
+    from aquamam.network.poses import part_of
     from aquamam.rendering.render import RenderSettings
 
-    if backgrounds is not None and not photo:
-        raise InputError("--backgrounds are those of photograph-like renders; add --vary photo.")
-    if not source.startswith("render:"):
-        if photo:
-            raise InputError("--vary changes renders, and a data set is rendered already; try --set augment=mild.")
-        known: dict[str, Any] = {"part": part} if part is not None and recognise(Path(source)).kind == "bop" else {}
-        train, valid = (open_dataset(source, split=split, size=size, **known) for split in ("train", "valid"))
+    photo = args.vary == "photo"
+    told = "--backgrounds are those of photograph-like renders; add --vary photo."
+    require(photo or args.backgrounds is None, told)
+    if not args.data.startswith("render:"):
+        require(not photo, "--vary changes renders, and a data set is rendered already; try --set augment=mild.")
+        part = part_of(start)
+        known: dict[str, Any] = {"part": part} if part is not None and recognise(Path(args.data)).kind == "bop" else {}
+        train, valid = (open_dataset(args.data, split, size=size, **known) for split in ("train", "valid"))
         return train, valid
 
     def data(split: str, **options: Any) -> Any:
-        objects, options = rendered_objects(source), {"split": split, "seed": config.seed, **options}
+        objects, options = rendered_objects(args.data), {"split": split, "seed": config.seed, **options}
         if photo:
-            return PhotoDataset(objects, size, backgrounds=backgrounds, **options)
+            return PhotoDataset(objects, size, backgrounds=args.backgrounds, **options)
         return RenderedDataset(objects, RenderSettings(size=size), **options)
 
     return data("train", lookalikes=config.labels_per_image > 1), data("valid", length=config.validation_size)

@@ -1,10 +1,7 @@
 """An evaluation as one self-contained page: curves, tables, and the worst cases as pictures."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from aquamam.data.base import RotationDataset
 from aquamam.data.renders import RenderedDataset
@@ -12,8 +9,9 @@ from aquamam.evaluation.results import Case, Evaluation
 from aquamam.files import write_json, write_text
 from aquamam.pages.page import asset, image_uri, page
 from aquamam.rendering import solids
+from aquamam.rendering.known import KnownObject
 from aquamam.rendering.meshes import Mesh
-from aquamam.rendering.render import RenderSettings, render
+from aquamam.rendering.render import RenderSettings
 
 PICTURE = 128  # pixels of a side
 
@@ -36,14 +34,13 @@ def evaluation_page(evaluation: Evaluation, dataset: RotationDataset, about: dic
 def pictures(dataset: RotationDataset, cases: tuple[Case, ...]) -> list[dict[str, str]]:
     """Of each case the image as data URI, and where the object's mesh is at hand renders of truth and prediction."""
     shown = [{"image": image_uri(dataset.image(case.index), largest=2 * PICTURE)} for case in cases]
-    settings = dataset.describe().get("settings")
-    settings = RenderSettings.from_dict(settings) if isinstance(settings, dict) else RenderSettings()
-    background = (255, 255, 255) if settings.background == "random" else settings.background
-    settings = replace(settings, size=PICTURE, background=background)
+    told = dataset.describe().get("settings")
+    settings = RenderSettings.from_dict(told) if isinstance(told, dict) else RenderSettings()
     for case, uris in zip(cases, shown):
         if (mesh := mesh_of(dataset, case.label)) is not None:
-            truth, prediction = render(mesh, np.array([case.truth, case.prediction]), settings)
-            uris |= {"truth_image": image_uri(truth), "prediction_image": image_uri(prediction)}
+            known = KnownObject(name=case.label, mesh=mesh, settings=settings)
+            for name, q in (("truth_image", case.truth), ("prediction_image", case.prediction)):
+                uris[name] = image_uri(known.picture(q, PICTURE))
     return shown
 
 

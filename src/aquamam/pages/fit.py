@@ -54,19 +54,14 @@ class FitPage:
 
     def thumbs(self, towards: list[list[float]]) -> dict[str, Any]:
         """The part from each direction of the map, on one sheet."""
-        rows = -(-len(towards) // COLUMNS)
-        sheet = np.full((rows * COLUMNS, THUMB, THUMB, 3), 255, np.uint8)
-        sheet[: len(towards)] = _views(self.mesh, np.array(towards), THUMB)
-        pixels = sheet.reshape(rows, COLUMNS, THUMB, THUMB, 3).swapaxes(1, 2).reshape(rows * THUMB, COLUMNS * THUMB, 3)
-        return {"sheet": image_uri(pixels, kind="WEBP"), "columns": COLUMNS, "rows": rows}
+        sheet = contact_sheet(_views(self.mesh, np.array(towards), THUMB), COLUMNS, gap=0)
+        return {"sheet": image_uri(sheet, kind="WEBP"), "columns": sheet.width // THUMB, "rows": sheet.height // THUMB}
 
     def write(self, facts: dict[str, Any], *, log: Path | None = None, done: bool = False) -> Path:
         """Write what is known so far, `log` is the training's; a page that is not done loads itself anew."""
-        curve = []
-        if log is not None and log.exists() and log.stat().st_size:
-            names = {"images": "images", "valid": "log_likelihood", "train": "train_log_likelihood"}
-            for record in read_log(log):
-                curve.append({"minutes": record["elapsed"] / 60, **{name: record[names[name]] for name in names}})
+        records = read_log(log) if log is not None and log.exists() and log.stat().st_size else []
+        names = {"images": "images", "valid": "log_likelihood", "train": "train_log_likelihood"}
+        curve = [{"minutes": one["elapsed"] / 60, **{name: one[names[name]] for name in names}} for one in records]
         data = {**facts, **self.images, "uniform": LOG_UNIFORM, "done": done, "version": __version__}
         data |= {"folder": self.out.name or ".", "curve": curve}
         if done:

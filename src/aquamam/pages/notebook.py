@@ -1,11 +1,11 @@
 """What a notebook shows of a posterior: the ball of rotations as an inline picture, the modes with their shares."""
 
-import base64
 import io
 from html import escape
 
 import torch
 
+from aquamam.pages.page import data_uri
 from aquamam.plotting import style
 from aquamam.plotting.ball import draw_ball
 from aquamam.plotting.cloud import Cloud, make_cloud
@@ -35,14 +35,11 @@ def _one(cloud: Cloud) -> str:
     head = "<tr><th>share</th><th>kind</th><th>90 % within</th><th>quaternion xyzw</th><th>ln p</th></tr>"
     table = f"<table>{head}{''.join(rows)}</table>" if rows else ""
     more = f"<p>and {len(cloud.modes) - len(rows)} more modes</p>" if len(cloud.modes) > len(rows) else ""
-    picture = f'<img width="{SIDE}" height="{SIDE}" alt="Rotations drawn from the posterior" src="{_ball_uri(cloud)}">'
-    words = f"<b>{escape(cloud.answer.words)}</b>"
-    return f'<div style="display:flex;gap:1em;align-items:center">{picture}<div>{words}{table}{more}</div></div>'
-
-
-def _ball_uri(cloud: Cloud) -> str:
+    buffer = io.BytesIO()
     with style.drawing(SIDE / 96, SIDE / 96) as figure:
         draw_ball(figure, (0.0, 0.0, 1.0, 1.0), cloud, {})
-        buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=144, facecolor=figure.get_facecolor())  # sharp on dense screens, too
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    alt, uri = "Rotations drawn from the posterior", data_uri(buffer.getvalue())
+    picture = f'<img width="{SIDE}" height="{SIDE}" alt="{alt}" src="{uri}">'
+    words = f"<b>{escape(cloud.answer.words)}</b>"
+    return f'<div style="display:flex;gap:1em;align-items:center">{picture}<div>{words}{table}{more}</div></div>'

@@ -45,4 +45,9 @@ def image_uri(image: Image.Image | np.ndarray, *, largest: int | None = None, ki
         picture.thumbnail((largest, largest), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     picture.save(buffer, kind, quality=88)  # PNG is lossless and takes no heed of it
-    return f"data:image/{kind.lower()};base64," + base64.b64encode(buffer.getvalue()).decode()
+    return data_uri(buffer.getvalue(), kind)
+
+
+def data_uri(blob: bytes, kind: str = "PNG") -> str:
+    """An image's file as a data URI."""
+    return f"data:image/{kind.lower()};base64," + base64.b64encode(blob).decode()

@@ -24,13 +24,13 @@ SCALE: dict[str, Any] = {"uniform": LOG_UNIFORM, "colours": THEMES}  # what colo
 
 
 def page_data(
-    cloud: Cloud, *, image: Image.Image, known: KnownObject | None = None, title: str = "", footer: str = ""
+    cloud: Cloud, *, image: Image.Image, known: KnownObject | None = None, title: str = "Rotations that fit this image"
 ) -> dict[str, Any]:
     """All that the page shows, as plain JSON values."""
     scale = density_scale(cloud.log_density)
     return {
-        "title": title or "Rotations that fit this image",
-        "footer": footer or f"aquamam {__version__}; {MEANING}",
+        "title": title,
+        "footer": f"aquamam {__version__}; {MEANING}",
         "image": image_uri(image, largest=LARGEST_IMAGE),
         "answer": cloud.to_dict(),
         "range": [scale.vmin, scale.vmax],

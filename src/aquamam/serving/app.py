@@ -1,8 +1,10 @@
 """The service as an ASGI application: routes, the page, and the way of a request from its bytes to its answer."""
 
 import asyncio
+import hmac
 import time
-from collections.abc import AsyncIterator, Mapping
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -14,7 +16,6 @@ from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import Scope
 
 from aquamam import __version__
 from aquamam.errors import InputError
@@ -24,8 +25,8 @@ from aquamam.pages.posterior import SCALE, object_data
 from aquamam.rendering.known import known_object
 from aquamam.serving import schemas
 from aquamam.serving.batcher import Batcher, Job
-from aquamam.serving.gate import Limits, Refusal, Reply, gate, read_body, refuse
-from aquamam.serving.reading import read_image, read_request
+from aquamam.serving.gate import HEADERS, LOG, RETRY, Limits, Refusal, Reply
+from aquamam.serving.reading import arrived, read_image, read_request
 
 ABOUT = (
     "Distributions over 3D rotations given an image. Quaternions are xyzw and take the object to the camera (x right, "
@@ -46,8 +47,6 @@ STATUSES = {
     429: "too many requests are waiting",
     503: "no answer in time, or the service is shutting down",
 }
-
-
 MEDIA = {"js": "text/javascript", "css": "text/css"}
 ASSETS = ("three.min.js", "ball.js", "object.js", "explorer.js", "box.js", "serve.js", "explorer.css", "serve.css")
 POLICY = (
@@ -66,23 +65,25 @@ class Served:
             raise InputError(f"the service takes models that read images, and {name!r} reads categories.")
         self.name, self.model, self.object = name, model, known_object(model)
         self.input = {"channels": int(config.channels), "size": int(config.image_size)}
-        self.facts = {
-            **{"name": name, "kind": model.kind, "parameters": model.parameter_count or None},
-            **{field: getattr(config, field, None) for field in ("bins", "chart", "density")},
-            **{"ceiling": cells and round(cells.ceiling, 4), "channels": config.channels},
-            **{"image_size": config.image_size, "object": self.object and self.object.name},
-            "part": asdict(part) if getattr(config, "pose", False) and (part := part_of(model)) else None,
+        part = part_of(model) if getattr(config, "pose", False) else None
+        self.facts = {field: getattr(config, field, None) for field in schemas.ModelFacts.model_fields} | {
+            "name": name,
+            "kind": model.kind,
+            "parameters": model.parameter_count or None,
+            "ceiling": cells and round(cells.ceiling, 4),
+            "object": self.object and self.object.name,
+            "part": part and asdict(part),
         }
 
 
 class Service:
     """Models, the thread that runs them, the limits, and the metrics."""
 
-    def __init__(self, models: Mapping[str, Any], limits: Limits):
+    def __init__(self, models: Mapping[str, Any], limits: Limits, token: str):
         if not models:
             raise InputError("the service needs at least one model, got none; try aquamam serve die.")
         self.models = {name: Served(name, model) for name, model in models.items()}
-        self.limits = limits
+        self.limits, self.token = limits, token
         self.busy = 0  # requests that arrive, are worked on or wait
         self.metrics = CollectorRegistry()  # of its own: a process may hold several services
         here: dict[str, Any] = {"namespace": "aquamam", "registry": self.metrics}
@@ -95,20 +96,16 @@ class Service:
         Gauge("busy_requests", "Requests that are worked on or wait.", **here).set_function(lambda: self.busy)
         self.decoders = ThreadPoolExecutor(2, thread_name_prefix="aquamam-images")
 
-    @property
-    def works(self) -> bool:
-        return self.batcher.thread.is_alive() and not self.batcher.closed
-
     def warm_up(self) -> None:
         """Run each model once: the first pass of a process sets up much, and nobody should have to wait for it."""
-        asked = schemas.PosteriorRequest.model_validate({"samples": 32, "uniform": 1})
+        asked = schemas.PosteriorRequest.model_validate({"image": b"", "samples": 32, "uniform": 1})
         for served in self.models.values():
             channels, size = served.input.values()
             image = torch.full((channels, size, size), 255, dtype=torch.uint8)
             self.batcher.submit(Job(model=served.model, image=image, work=asked.answer)).result()
 
     def close(self) -> None:
-        self.batcher.close(self.limits.seconds)
+        self.batcher.close()
         self.decoders.shutdown(wait=False, cancel_futures=True)
 
     def find(self, name: str) -> Served:
@@ -118,40 +115,65 @@ class Service:
         return self.models[name]
 
     async def answer(self, request: Request, kind: type[schemas.Asked]) -> Reply:
-        """Read, check, decode, queue, wait, answer."""
+        """The answer to a request, if there are not too many and it does not take too long."""
         limits = self.limits
         if self.busy >= limits.queue:
-            raise Refusal(429, f"{limits.queue} requests are waiting already; try again.", retry=1)
+            raise Refusal(429, f"{limits.queue} requests are waiting already; try again.", RETRY)
         self.busy += 1
         try:
-            body = await read_body(request, limits)
-            deadline = time.monotonic() + limits.seconds
-            asked, blob = await read_request(body, request.headers, kind, limits)
-            served, cost = self.find(asked.model), asked.cost(limits)
-            decode = partial(read_image, blob, limits, asked, **served.input)
-            decoding = asyncio.get_running_loop().run_in_executor(self.decoders, decode)
-            image = await asyncio.wait_for(decoding, max(0.0, deadline - time.monotonic()))
-            job = Job(model=served.model, image=image, cost=cost, deadline=deadline, work=asked.answer)
-            future = asyncio.wrap_future(self.batcher.submit(job))
-            result = await asyncio.wait_for(future, max(0.0, deadline - time.monotonic()))
-            self.waited.observe(job.waited)
-            self.rotations.labels(request.url.path).inc(cost)
-            request.state.facts.update(model=served.name, batch=job.batch, wait_ms=round(1e3 * job.waited, 1))
-            return Reply({"model": served.name, **result})
-        except (asyncio.TimeoutError, TimeoutError):
+            return await asyncio.wait_for(self.work(await arrived(request, limits), kind), limits.seconds)
+        except asyncio.TimeoutError:
             late = f"no answer within {limits.seconds:g} seconds; ask for less, or try again."
-            raise Refusal(503, late, retry=1) from None
+            raise Refusal(503, late, RETRY) from None
         except InputError as error:
             raise Refusal(422, str(error)) from None
         finally:
             self.busy -= 1
 
-    def seen(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count an answer; paths that do not exist share one label, since anyone may invent them."""
-        route = getattr(scope.get("route"), "path", "other")
-        method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
+    async def work(self, request: Request, kind: type[schemas.Asked]) -> Reply:
+        """Read, check, decode, queue, wait, answer."""
+        asked = await read_request(request, kind, self.limits)
+        served, cost = self.find(asked.model), asked.cost(self.limits)
+        decode = partial(read_image, asked, self.limits, **served.input)
+        image = await asyncio.get_running_loop().run_in_executor(self.decoders, decode)
+        job = Job(model=served.model, image=image, cost=cost, work=asked.answer)
+        result = await asyncio.wrap_future(self.batcher.submit(job))
+        self.waited.observe(job.waited)
+        self.rotations.labels(request.url.path).inc(cost)
+        request.state.facts.update(model=served.name, batch=job.batch, wait_ms=round(1e3 * job.waited, 1))
+        return Reply({"model": served.name, **result})
+
+    async def pass_on(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Answer in every case, even when the service is at fault, and tell the log and the metrics."""
+        begun, name = time.monotonic(), uuid.uuid4().hex[:16]
+        request.state.facts = {}  # an endpoint adds what the log shall tell
+        try:
+            if self.knows(request):
+                response = await answer(request)
+            else:
+                wanted = "this service answers those who send the header Authorization: Bearer TOKEN."
+                response = Reply({"detail": wanted}, 401, {"www-authenticate": "Bearer"})
+        except Exception:
+            LOG.exception("the service is at fault", extra={"facts": {"id": name}})
+            response = Reply({"detail": f"the service is at fault; its log tells more of {name}."}, 500)
+        response.headers.update({**HEADERS, "x-request-id": name})
+        seconds, status = time.monotonic() - begun, response.status_code
+        # paths that do not exist share one label, since anyone may invent them
+        route = getattr(request.scope.get("route"), "path", "other")
+        method = request.method if request.method in ("GET", "HEAD", "POST") else "other"
         self.requests.labels(route, method, status).inc()
         self.latency.labels(route).observe(seconds)
+        told = {"id": name, "method": request.method[:20], "path": request.url.path[:200], "status": status}
+        told |= {"ms": round(1e3 * seconds, 1), "bytes_out": int(response.headers.get("content-length", 0))}
+        told["client"] = request.client.host if request.client else ""
+        LOG.info("request", extra={"facts": {**told, **request.state.facts}})
+        return response
+
+    def knows(self, request: Request) -> bool:
+        """Whether a request shows the token, or asks for what everybody may see."""
+        path, told = request.url.path, request.headers.get("authorization", "").encode("utf-8", "replace")
+        public = not self.token or path in ("/", "/healthz", "/readyz") or path.startswith("/assets/")
+        return public or hmac.compare_digest(told, f"Bearer {self.token}".encode())
 
 
 def create_app(models: Mapping[str, Any], limits: Limits | None = None, token: str = "") -> FastAPI:
@@ -160,7 +182,7 @@ def create_app(models: Mapping[str, Any], limits: Limits | None = None, token: s
     token: what callers must show for everything but the page, its scripts and the two questions after the service's
     health.
     """
-    service = Service(models, limits or Limits())
+    service = Service(models, limits or Limits(), token)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -171,17 +193,13 @@ def create_app(models: Mapping[str, Any], limits: Limits | None = None, token: s
     own: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
     app = FastAPI(title="aquamam", version=__version__, description=ABOUT, lifespan=lifespan, **own)
     app.state.service = service
-
-    @app.middleware("http")
-    async def passed(request: Request, answer: Any) -> Response:
-        return await gate(request, answer, service.seen, token)
+    app.middleware("http")(service.pass_on)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Reply:
-        if isinstance(error, Refusal):
-            return refuse(error)
         nothing = "there is no such path, or not for this method; /openapi.json lists what there is."
-        return refuse(HTTPException(error.status_code, nothing, error.headers))
+        detail = error.detail if isinstance(error, Refusal) else nothing
+        return Reply({"detail": detail}, error.status_code, error.headers)
 
     _add_routes(app, service)
     _add_page(app, service)
@@ -206,14 +224,13 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/healthz", summary="Whether the service works")
     async def healthz() -> Response:
-        return Reply(
-            {"status": "ok" if service.works else "closing", "version": __version__}, 200 if service.works else 503
-        )
+        status, code = ("closing", 503) if service.batcher.closed else ("ok", 200)
+        return Reply({"status": status, "version": __version__}, code)
 
     @app.get("/readyz", summary="Whether one more request would be answered now")
     async def readyz() -> Response:
         full = service.busy >= service.limits.queue
-        status = "closing" if not service.works else "full" if full else "ready"
+        status = "closing" if service.batcher.closed else "full" if full else "ready"
         return Reply({"status": status, "models": list(service.models)}, 200 if status == "ready" else 503)
 
     @app.get("/metrics", summary="Counters in Prometheus' text format", response_class=PlainTextResponse)
@@ -222,16 +239,13 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 
 def _body_schema(asked: type[schemas.Asked]) -> dict[str, Any]:
-    """A request's body for OpenAPI: the same fields as JSON or as a form, and the image."""
+    """A request's body for OpenAPI: the same fields as JSON or as a form."""
     schema = asked.model_json_schema()
-    image = {"type": "string", "format": "byte", "description": "the image's file in base64"}
-    fields = {"image": image, **schema["properties"]}
-    form = {**fields, "image": {"type": "string", "format": "binary"}}
-    if "rotations" in fields:
+    form = {**schema["properties"], "image": {"type": "string", "format": "binary"}}
+    if "rotations" in form:
         form["rotations"] = {"type": "string", "description": "JSON: a list of quaternions [x, y, z, w]"}
-    whole = {"type": "object", "additionalProperties": False, "required": ["image", *schema.get("required", [])]}
-    kinds = {"application/json": fields, "multipart/form-data": form}
-    return {"required": True, "content": {k: {"schema": {**whole, "properties": v}} for k, v in kinds.items()}}
+    kinds = {"application/json": schema, "multipart/form-data": {**schema, "properties": form}}
+    return {"required": True, "content": {kind: {"schema": told} for kind, told in kinds.items()}}
 
 
 def _add_page(app: FastAPI, service: Service) -> None:

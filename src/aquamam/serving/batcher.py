@@ -1,10 +1,9 @@
 """One thread that runs the network: requests that wait together go through it together."""
 
-import queue
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -47,18 +46,10 @@ class Job:
     image: UInt8[Tensor, "c h w"]
     work: Callable[[Encoded, int], Any]
     cost: int = 0  # rotations; in a batch the short jobs go first
-    deadline: float = float("inf")  # time.monotonic(); nobody waits for the answer after it
-    future: "Future[Any]" = field(default_factory=Future)
+    answer: "Future[Any]" = field(default_factory=Future)  # whoever cancels it does not wait any more
     submitted: float = field(default_factory=time.monotonic)
     waited: float = 0.0  # seconds in the queue
     batch: int = 0  # images in its batch
-
-    def is_late(self) -> bool:
-        """Whether nobody waits any more; then the future says so."""
-        if time.monotonic() <= self.deadline:
-            return False
-        self.future.set_exception(TimeoutError())
-        return True
 
 
 class Batcher:
@@ -70,57 +61,39 @@ class Batcher:
 
     def __init__(self, *, most: int = 16, seen: Callable[[int], None] = lambda size: None):
         """most: images in a batch. seen: told the size of each batch."""
-        self.most, self.seen, self.closed, self.lock = most, seen, False, threading.Lock()
-        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # None marks the end
-        self.thread = threading.Thread(target=self._run, name="aquamam-network", daemon=True)
-        self.thread.start()
+        self.most, self.seen, self.closed = most, seen, False
+        self.waiting: deque[Job] = deque()
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="aquamam-network")
 
     def submit(self, job: Job) -> "Future[Any]":
         """Queue a job; its answer, or what went wrong, comes through the future."""
-        with self.lock:  # no job may follow the mark of the end
-            if self.closed:
-                raise Refusal(503, "the service is shutting down; try another one.", retry=5)
-            self.jobs.put(job)
-        return job.future
+        self.waiting.append(job)
+        try:
+            self.thread.submit(self._run)  # once for each job: after a batch of several some find none
+        except RuntimeError:  # it is closed
+            raise Refusal(503, "the service is shutting down; try another one.", {"retry-after": "5"}) from None
+        return job.answer
 
-    def close(self, seconds: float | int = 30.0) -> None:
+    def close(self) -> None:
         """Answer what is queued, take nothing more, and end the thread."""
-        with self.lock:
-            self.closed = True
-            self.jobs.put(None)
-        self.thread.join(seconds)
+        self.closed = True
+        self.thread.shutdown()
 
+    @torch.inference_mode()
     def _run(self) -> None:
-        with torch.inference_mode():
-            while (batch := self._gather()) is not None:
-                for model in {id(job.model): job.model for job in batch}.values():
-                    self._answer([job for job in batch if job.model is model])
-
-    def _gather(self) -> list[Job] | None:
-        """The next jobs that someone still waits for; None at the end."""
-        batch: list[Job] = []
-        while len(batch) < self.most and not (batch and self.jobs.empty()):
-            job = self.jobs.get()
-            if job is None:
-                self.jobs.put(None)  # for the next time
-                return batch or None
-            if job.future.set_running_or_notify_cancel() and not job.is_late():
-                job.waited = time.monotonic() - job.submitted
-                batch.append(job)
-        return batch
+        jobs = [self.waiting.popleft() for _ in range(min(self.most, len(self.waiting)))]
+        jobs = [job for job in jobs if not job.answer.cancelled()]
+        for model in {id(job.model): job.model for job in jobs}.values():
+            self._answer([job for job in jobs if job.model is model])
 
     def _answer(self, jobs: list[Job]) -> None:
         """Do the jobs of one model."""
         self.seen(len(jobs))
-        encoded = Encoded(jobs[0].model, [job.image for job in jobs])
+        begun, encoded = time.monotonic(), Encoded(jobs[0].model, [job.image for job in jobs])
         for i, job in sorted(enumerate(jobs), key=lambda numbered: numbered[1].cost):
-            job.batch = len(jobs)
-            if job.is_late():
-                continue
-            try:
-                job.future.set_result(job.work(encoded, i))
-            except Exception as error:
-                if len(jobs) > 1:  # another one of the batch may be at fault
-                    self._answer([job])
-                else:
-                    job.future.set_exception(error)
+            job.waited, job.batch = begun - job.submitted, len(jobs)
+            if job.answer.set_running_or_notify_cancel():
+                try:
+                    job.answer.set_result(job.work(encoded, i))
+                except Exception as error:
+                    job.answer.set_exception(error)

@@ -1,19 +1,13 @@
-"""What every request passes: limits of size and time, the log, and an answer even when the service is at fault."""
+"""What every request meets: the limits, how a service refuses and replies, and the lines of its log."""
 
-import asyncio
-import hmac
 import json
 import logging
 import time
-import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Scope
 
 from aquamam.errors import require_positive
 from aquamam.files import finite
@@ -24,6 +18,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
 }
+RETRY = {"retry-after": "1"}  # seconds, where trying again can help
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +38,7 @@ class Limits:
 
 
 class Refusal(HTTPException):
-    """A request that is not answered, in one sentence; `retry` is in seconds, where trying again can help."""
-
-    def __init__(self, status: int, sentence: str, *, retry: int | None = None):
-        super().__init__(status, sentence, headers={} if retry is None else {"retry-after": str(retry)})
+    """A request that is not answered: its status, one sentence, headers."""
 
 
 class Reply(Response):
@@ -56,75 +48,6 @@ class Reply(Response):
 
     def render(self, content: Any) -> bytes:
         return json.dumps(finite(content), allow_nan=False, separators=(",", ":")).encode("ascii")
-
-
-def refuse(refusal: HTTPException) -> Reply:
-    """The answer to a request that is not served."""
-    return Reply({"detail": str(refusal.detail)}, refusal.status_code, headers=dict(refusal.headers or {}))
-
-
-async def gate(
-    request: Request,
-    answer: Callable[[Request], Awaitable[Response]],
-    seen: Callable[[Scope, int, float], None],
-    token: str = "",
-) -> Response:
-    """Answer in every case, and tell the log, and `seen` of the scope, the status and the seconds of every answer."""
-    begun, name = time.monotonic(), uuid.uuid4().hex[:16]
-    request.state.facts = {}  # an endpoint adds what the log shall tell
-    try:
-        response = await answer(request) if not token or _shown(request, token) else refuse(_UNKNOWN)
-    except Exception:
-        LOG.exception("the service is at fault", extra={"facts": {"id": name}})
-        response = refuse(Refusal(500, f"the service is at fault; its log tells more of {name}."))
-    response.headers.update({**HEADERS, "x-request-id": name})
-    seconds = time.monotonic() - begun
-    seen(request.scope, response.status_code, seconds)
-    told = {"id": name, "method": request.method[:20], "path": request.url.path[:200], "status": response.status_code}
-    told |= {"ms": round(1e3 * seconds, 1), "bytes_out": int(response.headers.get("content-length", 0))}
-    told["client"] = request.client.host if request.client else ""
-    LOG.info("request", extra={"facts": {**told, **request.state.facts}})
-    return response
-
-
-_UNKNOWN = Refusal(401, "this service answers those who send the header Authorization: Bearer TOKEN.")
-_UNKNOWN.headers = {"www-authenticate": "Bearer"}
-
-
-def _shown(request: Request, token: str) -> bool:
-    """Whether a request shows the token, or asks for what everybody may see."""
-    path = request.url.path
-    if path in ("/", "/healthz", "/readyz") or path.startswith("/assets/"):
-        return True
-    told = request.headers.get("authorization", "").encode("utf-8", "replace")
-    return hmac.compare_digest(told, f"Bearer {token}".encode())
-
-
-async def read_body(request: Request, limits: Limits) -> bytes:
-    """The bytes of a request, if they are not too many and come in time."""
-    body, large = (
-        bytearray(),
-        Refusal(413, f"a request has at most {limits.upload_bytes:,} bytes; scale the image down."),
-    )
-
-    async def read() -> None:
-        nonlocal body
-        async for part in request.stream():
-            body += part
-            if len(body) > limits.upload_bytes:
-                raise large
-
-    length = request.headers.get("content-length", "0")
-    if length.isdigit() and int(length[:20]) > limits.upload_bytes:
-        raise large
-    try:
-        await asyncio.wait_for(read(), limits.seconds)
-    except asyncio.TimeoutError:
-        raise Refusal(408, f"a request must arrive within {limits.seconds:g} seconds.") from None
-    except ClientDisconnect:
-        raise Refusal(400, "the request ended before its body did.") from None
-    request.state.facts["bytes_in"] = len(body)
-    return bytes(body)
 
 
 class JsonLines(logging.Formatter):

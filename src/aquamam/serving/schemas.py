@@ -1,15 +1,16 @@
 """What requests and answers hold, and how each kind of request is answered from a posterior.
 
-The service's OpenAPI description is made from these. The image itself stands beside the fields: as a file in a form, or
-as base64 in JSON.
+The service's OpenAPI description is made from these.
 """
 
+import base64
 import secrets
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from PIL import Image
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, PrivateAttr
+from pydantic_core import from_json
 from torch import Tensor
 
 from aquamam.errors import InputError
@@ -23,8 +24,31 @@ from aquamam.serving.batcher import Encoded
 from aquamam.serving.gate import Limits, Refusal
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Numbers = Annotated[list[FiniteFloat], BeforeValidator(lambda v: v.split(",") if isinstance(v, str) else v)]
 Quaternion = Annotated[list[FiniteFloat], Field(min_length=4, max_length=4)]
+
+
+def _decoded(value: Any) -> Any:
+    """An image in JSON is base64 or a data URI, in a form it is a file."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value, validate=True)
+    except ValueError:
+        raise ValueError("this is not base64") from None
+
+
+def _listed(value: Any, info: Any) -> Any:
+    """A list in JSON is JSON or numbers between commas in a form; one that is too long is refused unread."""
+    if isinstance(value, str):
+        value = from_json(value if value.startswith("[") else f"[{value}]")
+    if isinstance(value, list) and info.context is not None and len(value) > info.context.rotations:
+        raise ValueError(f"at most {info.context.rotations:,} in a request")
+    return value
+
+
+Image64 = Annotated[bytes, BeforeValidator(_decoded), Field(json_schema_extra={"format": "byte"})]
+Numbers = Annotated[list[FiniteFloat], BeforeValidator(_listed)]
+Rotations = Annotated[list[Quaternion], BeforeValidator(_listed)]
 
 
 def rounded(values: Tensor, digits: int) -> list[Any]:
@@ -37,6 +61,7 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid")
     clusters: ClassVar[bool] = False  # whether modes are found, whose cost grows with the square of the samples
 
+    image: Image64 = Field(description="the image's file in base64")
     model: str = Field("", max_length=200, description="one of /v1/models; the first one if not given")
 
     def cut(self, picture: Image.Image, size: int) -> Image.Image:
@@ -126,7 +151,7 @@ class SampleRequest(Asked):
 class LogProbRequest(Asked):
     """Log densities of rotations"""
 
-    rotations: list[Quaternion] = Field(min_length=1, description="unit quaternions xyzw, either sign")
+    rotations: Rotations = Field(min_length=1, description="unit quaternions xyzw, either sign")
 
     def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
         posterior = encoded.row(i)
@@ -140,7 +165,7 @@ class PosteriorRequest(AboutBox):
 
     samples: int = Field(400, ge=16)
     uniform: int = Field(200, ge=0, description="rotations from anywhere, for the background")
-    rotations: list[Quaternion] = Field([], description="further rotations to tell the density of")
+    rotations: Rotations = Field([], description="further rotations to tell the density of")
 
     def answer(self, encoded: Encoded, i: int) -> dict[str, Any]:
         """The answer with its modes, and rotations with their densities.
