@@ -51,22 +51,18 @@ class SymmetryGroup:
         axis = None if self.axis is None else _vector(self.axis, "axis", unit=True)
         if axis is not None:  # the identity, and one flip of the axis if there is any
             along = rotate(elements, axis) @ axis
+            kept = bool((along.abs() >= math.cos(SAME)).all())
             rule = "symmetries beside a continuous axis must keep or reverse it"
-            require(
-                bool((along.abs() >= math.cos(SAME)).all()), f"{rule}, got one that tilts it, which makes a sphere."
-            )
+            require(kept, f"{rule}, got one that tilts it, which makes a sphere.")
             elements = torch.cat((IDENTITY, elements[along < 0][:1]))
-        distance = geodesic_angle(elements, IDENTITY)
-        there = len(elements) > 0 and float(distance.min()) <= SAME
+        others = geodesic_angle(elements, IDENTITY) > SAME
+        there = not bool(others.all())
         require(there, "a symmetry group must contain the identity, got none; add the quaternion [0, 0, 0, 1].")
-        first = int(distance.argmin())
-        elements = torch.cat((IDENTITY, elements[:first], elements[first + 1 :]))
         distinct = int(_matches(elements, elements).sum(-1).amax()) == 1
         require(distinct, "elements of a symmetry group must differ, got the same rotation twice; drop one.")
-        # distinct and closed; a finite closed set has its inverses
-        closed = axis is not None or all(
-            bool(_matches(multiply(elements, q), elements).any(-1).all()) for q in elements
-        )
+        elements = torch.cat((IDENTITY, elements[others]))
+        # a finite closed set has its inverses
+        closed = axis is not None or all(_matches(multiply(elements, q), elements).any(-1).all() for q in elements)
         came = f"got {len(elements)} that lack some; SymmetryGroup.generated completes them"
         require(closed, f"a symmetry group must hold the products of its elements, {came}.")
         object.__setattr__(self, "elements", elements)
@@ -139,12 +135,10 @@ class SymmetryGroup:
     def to_bop(self, offset: Vector | None = None) -> dict[str, Any]:
         """The symmetry entries of an object in BOP's models_info.json, about the group's offset or another one."""
         point = self.offset if offset is None else _vector(offset, "offset")
-        poses = torch.eye(4, dtype=torch.float64).repeat(len(self.elements) - 1, 1, 1)
-        poses[:, :3, :3] = quat_to_matrix(self.elements[1:])
-        poses[:, :3, 3] = point - poses[:, :3, :3] @ point
-        entry: dict[str, Any] = {}
-        if len(poses):
-            entry["symmetries_discrete"] = poses.flatten(1).tolist()
+        motions = torch.eye(4, dtype=torch.float64).repeat(len(self.elements) - 1, 1, 1)
+        motions[:, :3, :3] = R = quat_to_matrix(self.elements[1:])
+        motions[:, :3, 3] = point - R @ point
+        entry: dict[str, Any] = {"symmetries_discrete": motions.flatten(1).tolist()} if len(motions) else {}
         if self.axis is not None:
             entry["symmetries_continuous"] = [{"axis": self.axis.tolist(), "offset": point.tolist()}]
         return entry

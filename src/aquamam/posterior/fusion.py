@@ -15,8 +15,8 @@ frames are as views of one rotation than of unrelated ones. Far below 1 they con
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64
@@ -79,8 +79,7 @@ def _shuffled(q: Rotations, generator: Generator) -> Rotations:
     return q.take_along_dim(draw_uniform(q.shape[:2], generator, q.device).argsort(0)[..., None], 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Points:
+class Points(NamedTuple):
     """Weighted points; logarithms are of ratios to the uniform density."""
 
     q: Rotations
@@ -153,9 +152,9 @@ def search(frames: Frames, trial: int, samples: int, generator: Generator) -> tu
     def learn(points: Points) -> None:
         """Make the next proposal with these points, drawn from the latest, too."""
         rounds.append(points)
-        every = Points(*(torch.cat([getattr(r, f.name) for r in rounds]) for f in fields(Points)))
+        every = Points(*map(torch.cat, zip(*rounds)))
         parts = [p.log_density(every.q, every.log_ratios) + math.log(len(r.q)) for p, r in zip(proposals, rounds)]
-        every = replace(every, log_weight=every.log_total - torch.stack(parts).logsumexp(0))
+        every = every._replace(log_weight=every.log_total - torch.stack(parts).logsumexp(0))
         # where few points count they would be few different centres: a power of the weights lets more of them count
         centres = every.q.take_along_dim(every.pick(KERNELS, generator, every.power(KERNELS / 4))[..., None], 0)
         kernels = KernelMixture(centres, WIDTH * neighbour_distance(centres), OF_UNIFORM / (1 - OF_FRAMES))
