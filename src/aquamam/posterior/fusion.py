@@ -335,11 +335,9 @@ def _frames(posteriors: Any, relative_rotations: Any, weights: Any) -> Frames:
     rule = "posteriors to fuse must have flat batches of as many images each, or of one"
     require(fits, f"{rule}, got {', '.join(map(str, shapes))}.")
     count, (batch,) = len(each), max(shapes, key=lambda shape: shape != (1,))
-    if relative_rotations is None:
-        relative_rotations = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64).expand(count, 4)
-    elif isinstance(relative_rotations, (list, tuple)) and any(isinstance(d, Tensor) for d in relative_rotations):
-        relative_rotations = torch.stack(torch.broadcast_tensors(*map(torch.as_tensor, relative_rotations)))
-    relative = as_unit_quat(relative_rotations, "relative_rotations")
+    relative = as_unit_quat(
+        [[0, 0, 0, 1]] * count if relative_rotations is None else relative_rotations, "relative_rotations"
+    )
     relative = relative[:, None] if relative.ndim == 2 else relative
     fits = relative.ndim == 3 and relative.shape[0] == count and relative.shape[1] in (1, batch)
     rule = f"relative_rotations must be ({count}, 4) or ({count}, {batch}, 4), one for each frame"

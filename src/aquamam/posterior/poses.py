@@ -40,6 +40,17 @@ class Pose(NamedTuple):
     rotation: Float[Tensor, "*batch 4"]
     translation: Float[Tensor, "*batch 3"]
 
+    def moved(self, by: "Pose") -> "Pose":
+        """The pose in other coordinates, x_new = R x + t."""
+        rotation, translation = by.rotation.double(), by.translation.double()
+        there = rotate(rotation, self.translation.double()) + translation
+        return Pose(multiply(rotation, self.rotation.double()), there)
+
+    def undone(self) -> "Pose":
+        """The inverse change of coordinates."""
+        back = inverse(self.rotation.double())
+        return Pose(back, -rotate(back, self.translation.double()))
+
 
 class CropFrames:
     """The change of variables between what crops of a part show, rotations and windows, and poses."""

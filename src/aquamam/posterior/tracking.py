@@ -17,15 +17,7 @@ from torch import Tensor
 
 from aquamam.errors import require
 from aquamam.geometry.directional import draw_category, draw_normal
-from aquamam.geometry.rotations import (
-    as_unit_quat,
-    chordal_mean,
-    geodesic_angle,
-    inverse,
-    multiply,
-    rotate,
-    rotvec_to_quat,
-)
+from aquamam.geometry.rotations import as_unit_quat, chordal_mean, geodesic_angle, inverse, multiply, rotvec_to_quat
 from aquamam.posterior.distribution import Generator, RotationDistribution
 from aquamam.posterior.fusion import WIDTH, FusedPosterior, fuse, heaviest_balls
 from aquamam.posterior.hypotheses import Hypothesis, find_hypotheses
@@ -33,7 +25,9 @@ from aquamam.posterior.kernel_mixture import KernelMixture, neighbour_distance
 from aquamam.posterior.modes import angles_deg
 from aquamam.posterior.poses import Pose
 
+STILL = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
 SHIFTS = 5  # steps of mean shift: modes are round, and it settles in two or three
+OUTLIERS = 0.01  # share of a followed part's belief that may be anywhere that the new picture says
 
 
 class Tracker:
@@ -61,7 +55,7 @@ class Tracker:
         radius_deg: float | int = 15.0,
         lost: float | int = 4.0,
         samples: int = 500,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
     ):
         for good, rule in (
             (0 <= motion_noise_deg <= 90, f"motion_noise_deg must lie in [0, 90], got {motion_noise_deg}; try 1"),
@@ -71,15 +65,14 @@ class Tracker:
             (samples >= 50, f"samples must be at least 50, got {samples}; try 500"),
         ):
             require(good, f"{rule}, the default.")
-        self.motion_noise_deg, self.outliers = float(motion_noise_deg), float(outliers)
-        self.radius_deg, self.lost, self.samples = float(radius_deg), float(lost), samples
-        self.generator = generator
+        self.motion_noise_deg, self.outliers, self.radius_deg = motion_noise_deg, outliers, radius_deg
+        self.lost, self.samples, self.generator = lost, samples, generator
         self.answer: Tensor | None = None  # (B, 4), xyzw; moved along by `predict`
         self.jumped: Bool[Tensor, "batch"] | None = None  # whether the last update's answer left its place
         self.standing: Float64[Tensor, "batch"] | None = None  # the answer's share of the belief
         # the belief is a product of factors: posteriors, and the rotations from the present camera frame to theirs
         self._factors: list[tuple[RotationDistribution, Tensor]] = []
-        self._belief: FusedPosterior | None = None
+        self._belief: FusedPosterior | None = None  # of these factors, once it is asked for
 
     @property
     def belief(self) -> FusedPosterior:
@@ -87,7 +80,7 @@ class Tracker:
         require(bool(self._factors), "a tracker believes nothing before its first frame; call update(posterior) first.")
         if self._belief is None:
             posteriors, relative = zip(*self._factors)
-            self._belief = fuse(posteriors, relative, conflict="keep", generator=self.generator)
+            self._belief = fuse(posteriors, torch.stack(relative), conflict="keep", generator=self.generator)
         return self._belief
 
     def predict(self, relative: Any = None, *, noise_deg: float | int | None = None) -> None:
@@ -95,7 +88,7 @@ class Tracker:
         coordinates; nothing means that they stood still. noise_deg: this step's uncertainty, else the tracker's."""
         noise = self.motion_noise_deg if noise_deg is None else noise_deg
         require(0 <= noise <= 90, f"noise_deg must lie in [0, 90], got {noise}.")
-        motion = as_unit_quat([0.0, 0, 0, 1] if relative is None else relative, "relative")
+        motion = as_unit_quat(STILL if relative is None else relative, "relative")
         if self.answer is None:
             return  # nothing is believed yet, and it stays nothing
         fits = motion.shape in ((4,), (1, 4), self.answer.shape)
@@ -106,40 +99,32 @@ class Tracker:
             # one width for all: with narrower kernels where samples crowd, a curve's belief would gather in one place
             width = WIDTH * neighbour_distance(centres).median(0).values.expand(centres.shape[:2])
             width = torch.hypot(width, torch.deg2rad(width.new_tensor(noise)))
-            self._add([], KernelMixture(centres, width, self.outliers))
+            self._factors = [(KernelMixture(centres, width, self.outliers), STILL.expand(self.answer.shape))]
         else:
-            self._factors = [(factor, multiply(back, inverse(motion))) for factor, back in self._factors]
+            self._factors = [(factor, multiply(back, inverse(motion.cpu()))) for factor, back in self._factors]
         self._belief = None
         self.answer = multiply(motion, self.answer.double()).float()
-
-    def _add(self, before: list[tuple[RotationDistribution, Tensor]], factor: RotationDistribution) -> None:
-        """Believe a factor about the present rotations beside those before."""
-        here = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64, device=factor.sample((0,)).device)
-        self._factors = [*before, (factor, here.expand(factor.batch_shape[0], 4))]
-        self._belief = None
 
     def update(self, posterior: RotationDistribution, *, weight: float | int = 1.0) -> Tensor:
         """Take in a frame's posterior of B objects, and return the answer (B, 4), xyzw.
 
         weight: exponent of the frame's likelihood; less than 1 for frames that err like the ones before.
         """
-        shape = tuple(posterior.batch_shape)
+        shape, before = tuple(posterior.batch_shape), self.answer
         require(len(shape) == 1, f"a tracker takes a flat batch of objects, got batch {shape}.")
-        before, (batch,) = self.answer, shape
-        followed = batch if before is None else len(before)
-        require(
-            followed == batch, f"a tracker follows the same objects, {followed} so far, got {batch}; start another."
-        )
+        batch, followed = shape[0], shape[0] if before is None else len(before)
+        same = f"a tracker follows the same objects, {followed} so far, got {batch}; start another."
+        require(followed == batch, same)
         require(0 < weight <= 1, f"weight must lie in (0, 1], got {weight}.")
         if weight != 1:
             posterior = fuse([posterior], weights=[weight], conflict="keep", generator=self.generator)
-        self._add(self._factors, posterior)
+        self._factors, self._belief = [*self._factors, (posterior, STILL.expand(batch, 4))], None
         q = self.belief.sample((self.samples,), generator=self.generator).double()
-        chosen = [self._choose(q[:, i], None if before is None else before[i].double()) for i in range(batch)]
-        answer, standing, jumped = zip(*chosen) if chosen else ((q[0, :0],), (), ())
-        self.answer = torch.stack(answer).reshape(batch, 4).float()
-        self.standing = torch.tensor(standing, dtype=torch.float64)
-        self.jumped = torch.tensor(jumped, dtype=torch.bool)
+        self.answer, self.standing = torch.empty_like(q[0]).float(), torch.empty(batch, dtype=torch.float64)
+        self.jumped = torch.empty(batch, dtype=torch.bool)
+        for i, mine in enumerate(q.unbind(1)):
+            chosen = self._choose(mine, None if before is None else before[i].double())
+            self.answer[i], self.standing[i], self.jumped[i] = chosen
         return self.answer
 
     def _choose(self, q: Float64[Tensor, "n 4"], before: Tensor | None) -> tuple[Tensor, float, bool]:
@@ -169,8 +154,6 @@ class Tracker:
 
 # --- poses ------------------------------------------------------------------------------------------------------------
 
-OUTLIERS = 0.01  # share of a followed part's belief that may be anywhere that the new picture says
-
 
 @runtime_checkable
 class Poses(Protocol):
@@ -181,19 +164,6 @@ class Poses(Protocol):
     def log_prob(self, pose: Pose) -> Tensor: ...
 
     def sample(self, count: int = 1, *, generator: Generator = None) -> Pose: ...
-
-
-def moved(pose: Pose, by: Pose) -> Pose:
-    """The pose in other coordinates, x_new = R x + t."""
-    rotation, translation = by.rotation.double(), by.translation.double()
-    there = rotate(rotation, pose.translation.double()) + translation
-    return Pose(multiply(rotation, pose.rotation.double()), there)
-
-
-def undone(by: Pose) -> Pose:
-    """The inverse change of coordinates."""
-    back = inverse(by.rotation.double())
-    return Pose(back, -rotate(back, by.translation.double()))
 
 
 class FusedPoses:
@@ -236,16 +206,14 @@ def fuse_poses(
     the part's mesh; without, all were taken from the same place. samples: poses that each picture proposes.
     """
     require(len(posteriors) > 0, "fusion needs at least one posterior, got none.")
-    if cameras is None:
-        still = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-        cameras = [Pose(*still)] * len(posteriors)
+    cameras = [Pose(STILL, torch.zeros_like(STILL[:3]))] * len(posteriors) if cameras is None else cameras
     came = f"{len(posteriors)} pictures and {len(cameras)} cameras"
     require(len(cameras) == len(posteriors), f"each picture needs its camera, got {came}.")
-    drawn = [moved(p.sample(samples, generator=generator), undone(camera)) for p, camera in zip(posteriors, cameras)]
+    drawn = [p.sample(samples, generator=generator).moved(by.undone()) for p, by in zip(posteriors, cameras)]
     alike = len({one.rotation.shape for one in drawn}) == 1
     require(alike, "all pictures must show as many parts, in the same order.")
-    pose = Pose(*(torch.cat(field) for field in zip(*drawn)))
-    log_p = torch.stack([p.log_prob(moved(pose, camera)).double() for p, camera in zip(posteriors, cameras)])
+    pose = Pose(*map(torch.cat, zip(*drawn)))
+    log_p = torch.stack([p.log_prob(pose.moved(by)).double() for p, by in zip(posteriors, cameras)])
     mixture = log_p.logsumexp(0) - math.log(len(log_p))
     log_weights = torch.where(mixture.isneginf(), -torch.inf, log_p.sum(0) - mixture)
     return FusedPoses(pose, log_weights, posteriors[0].centre)
@@ -265,11 +233,12 @@ class _Believed:
         return Pose(multiply(rotvec_to_quat(turn), rotation), translation + shift)
 
     def log_prob(self, pose: Pose) -> Tensor:
+        turn, shift = self.width
         angle = geodesic_angle(pose.rotation[:, None].double(), self.pose.rotation)
         apart = (pose.translation[:, None] - self.pose.translation).square().sum(-1)
-        exponent = -0.5 * (angle.square() / self.width[0] ** 2 + apart / self.width[1] ** 2)
+        exponent = -0.5 * (angle.square() / turn**2 + apart / shift**2)
         # per pi^2 for all rotations: a quaternion moves half as far as its rotation rotates
-        norm = 3 * math.log(math.tau * self.width[0] * self.width[1]) - 3 * math.log(2)
+        norm = 3 * math.log(math.tau * turn * shift) - 3 * math.log(2)
         kernels = exponent.logsumexp(1) - math.log(len(self.pose.rotation)) - norm
         anywhere = self.new.log_prob(pose).double()
         return torch.logaddexp(kernels + math.log1p(-OUTLIERS), anywhere + math.log(OUTLIERS))
@@ -298,7 +267,7 @@ class PoseTracker:
     def predict(self, motion: Pose | None = None) -> None:
         """The parts have moved, x_new = R x + t in camera coordinates; nothing means that they stood still."""
         if self._drawn is not None and motion is not None:
-            self._drawn = moved(self._drawn, motion)
+            self._drawn = self._drawn.moved(motion)
 
     def update(self, seen: Any) -> FusedPoses:
         """What is believed after one more picture (`aquamam.poses`)."""
