@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from aquamam.errors import require
-from aquamam.geometry.rotations import canonical
+from aquamam.geometry.rotations import Generator, canonical
 
 # A float32 quaternion cannot tell smaller components from zero; it keeps densities finite where they vanish or diverge.
 SMALLEST = 1e-8
@@ -276,9 +276,7 @@ class Cells:
         halves = 2.0 ** (distance == 0).sum(-1)  # bins that straddle zero
         return (area * dt).sum(-1) * (1 + y_tied.double() + z_tied) * halves * self.unit**3
 
-    def uniform(
-        self, cell: Int[Tensor, "*batch 3"], generator: torch.Generator | None = None
-    ) -> Float[Tensor, "*batch 3"]:
+    def uniform(self, cell: Int[Tensor, "*batch 3"], generator: Generator = None) -> Float[Tensor, "*batch 3"]:
         """One uniform point of cell ∩ D for each legal cell, float64.
 
         Rejection from the smallest box around cell ∩ D: D is convex, so that box is at most six times too large.

@@ -16,11 +16,12 @@ import math
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from aquamam.errors import require
-from aquamam.geometry.rotations import canonical, inverse, multiply
+from aquamam.geometry.directional import draw_uniform
+from aquamam.geometry.rotations import Generator, canonical, inverse, multiply
 
 MAX_LEVEL = 12  # 0.01 degrees between neighbours; indices are far inside int64 and centres inside float64
 MAX_LEVEL_AT_ONCE = 6  # 19 million rotations, 600 MB
@@ -38,12 +39,10 @@ def cell_volume(k: int) -> float:
     return math.pi**2 / grid_size(k)
 
 
-def grid_points(
-    index: Int64[Tensor, "*batch"], k: int, *, dtype: torch.dtype = torch.float64
-) -> Float[Tensor, "*batch 4"]:
+def grid_points(index: Int64[Tensor, "*batch"], k: int) -> Float64[Tensor, "*batch 4"]:
     """The grid rotations of level k with these indices, canonical xyzw."""
     tilt, pixel = index // (12 * 4**k), index % (12 * 4**k)
-    return _compose(*_pixel_centre(pixel, 2**k), tilt.double() * _tilt_step(k)).to(dtype)
+    return _compose(*_pixel_centre(pixel, 2**k), tilt.double() * _tilt_step(k))
 
 
 def so3_grid(k: int, *, dtype: torch.dtype = torch.float64) -> Float[Tensor, "n 4"]:
@@ -59,7 +58,7 @@ def so3_grid_chunks(
     """The rotations of level k in order, canonical xyzw, at most `chunk` at a time."""
     size = grid_size(k)
     for start in range(0, size, chunk):
-        yield grid_points(torch.arange(start, min(start + chunk, size)), k, dtype=dtype)
+        yield grid_points(torch.arange(start, min(start + chunk, size)), k).to(dtype)
 
 
 def grid_cell_of(q: Float[Tensor, "*batch 4"], k: int) -> Int64[Tensor, "*batch"]:
@@ -76,23 +75,18 @@ def grid_cell_of(q: Float[Tensor, "*batch 4"], k: int) -> Int64[Tensor, "*batch"
 
 
 def random_in_cell(
-    index: Int64[Tensor, "*batch"],
-    k: int,
-    *,
-    generator: torch.Generator | None = None,
-    dtype: torch.dtype = torch.float64,
-) -> Float[Tensor, "*batch 4"]:
+    index: Int64[Tensor, "*batch"], k: int, *, generator: Generator = None
+) -> Float64[Tensor, "*batch 4"]:
     """One rotation drawn uniformly from each of these cells of level k, canonical xyzw."""
     nside, pixels = 2**k, 12 * 4**k
-    source = generator.device if generator is not None else index.device
-    noise = torch.rand(*index.shape, 3, generator=generator, dtype=torch.float64, device=source).to(index.device)
+    noise = draw_uniform((*index.shape, 3), generator, index.device)
     centre = _pixel_centre(index % pixels, nside)
     face, x, y = _to_face(*centre)
     x, y = (((nside * t).floor() + noise[..., i]) / nside for i, t in enumerate((x, y)))
     direction = _from_face(face, x, y)
     offset = _twist(*centre, _compose(*direction, torch.zeros_like(x)))
     tilt = (index // pixels + noise[..., 2] - 0.5) * _tilt_step(k)
-    return _compose(*direction, tilt - offset).to(dtype)
+    return _compose(*direction, tilt - offset)
 
 
 def _tilt_step(k: int) -> float:

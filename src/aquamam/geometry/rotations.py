@@ -20,7 +20,10 @@ LOG_UNIFORM = -2 * math.log(math.pi)  # the half 3-sphere has volume pi**2
 UNIT_TOLERANCE = 1e-3  # float32 and four printed decimals pass, an unnormalised network output does not
 _SHIFTS = {"pi2": 0.0, "1": -LOG_UNIFORM, "8pi2": -math.log(8)}  # of log densities, by the volume of all rotations
 
+IDENTITY = torch.tensor([0, 0, 0, 1], dtype=torch.float64)
+
 Number = TypeVar("Number", float, np.ndarray, Tensor)
+Generator = torch.Generator | None  # None is torch's own
 
 
 def canonical(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
@@ -194,7 +197,7 @@ def euler_to_quat(
     count = angles.shape[-1]
     require(count == len(axes), f"{convention!r} needs {len(axes)} angles on the last axis, got {count}.")
     half = angles * (math.pi / 360 if degrees else 0.5)
-    q = angles.new_zeros(*angles.shape[:-1], 4) + angles.new_tensor([0, 0, 0, 1])
+    q = IDENTITY.to(angles).expand(*angles.shape[:-1], 4)
     for axis, h in zip(axes, half.unbind(-1)):
         parts = [torch.zeros_like(h)] * 3 + [torch.cos(h)]
         parts[axis] = torch.sin(h)
@@ -240,7 +243,7 @@ def opencv_to_opengl(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
 def random_quat(
     shape: tuple[int, ...] = (),
     *,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "*shape 4"]:

@@ -13,7 +13,7 @@ from aquamam.errors import require
 from aquamam.files import finite
 from aquamam.geometry.rotations import quat_to_matrix, quat_to_rotvec
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.distribution import Generator, RotationDistribution
 from aquamam.posterior.modes import NEIGHBOURS, Mode, angles_deg, as_tuple, cluster, describe
 from aquamam.posterior.regions import ATYPICAL
 
@@ -103,7 +103,7 @@ def answers(
     *,
     strategy: str = "greedy",
     symmetry: SymmetryGroup | None = None,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
 ) -> list[Answer]:
     """The answer for each image, also up to the object's symmetry if given; `strategy` is that of `predict`.
 

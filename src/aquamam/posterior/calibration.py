@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from aquamam.errors import InputError, require
-from aquamam.geometry.rotations import as_unit_quat, multiply, quat_to_matrix
+from aquamam.geometry.rotations import Generator, as_unit_quat, multiply, quat_to_matrix
 
 TOKENS = 6  # of a rotation and a window
 
@@ -170,7 +170,7 @@ class ViewClasses:
         shown = camera @ planes[:, :3].mT > planes[:, 3]
         return shown.float() @ self.changed.to(camera.device).float().mT == 0
 
-    def draw(self, q: Float[Tensor, "*shape 4"], generator: torch.Generator | None = None) -> Float[Tensor, "*shape 4"]:
+    def draw(self, q: Float[Tensor, "*shape 4"], generator: Generator = None) -> Float[Tensor, "*shape 4"]:
         """One of the class of each rotation, all equally likely."""
         member = self.members(q)
         u = torch.rand(q.shape[:-1], generator=generator, dtype=torch.float64, device=q.device)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from aquamam.errors import InputError, require
+from aquamam.geometry.directional import Generator
 from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, convert_log_density, inverse, multiply, random_quat
 from aquamam.posterior.calibration import Calibration, ConformalScores, ViewClasses
 from aquamam.posterior.regions import Estimate, Region, find_region
@@ -25,7 +26,6 @@ CHUNK_FLOATS = 16_000_000
 Images = Int64[Tensor, "some"] | slice  # some images of a batch
 Rotations = Float[Tensor, "rotations batch 4"]  # xyzw
 Densities = Float[Tensor, "rotations batch"]
-Generator = torch.Generator | None
 
 
 def least_expected_error(q: Float[Tensor, "samples *batch 4"]) -> Float[Tensor, "*batch 4"]:

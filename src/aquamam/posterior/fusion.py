@@ -24,7 +24,7 @@ from torch import Tensor
 
 from aquamam.errors import InputError, require
 from aquamam.geometry.directional import draw_category, draw_uniform
-from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, chordal_mean, inverse, multiply
+from aquamam.geometry.rotations import IDENTITY, LOG_UNIFORM, as_unit_quat, chordal_mean, inverse, multiply
 from aquamam.posterior.distribution import Estimate, Generator, RotationDistribution, TopK
 from aquamam.posterior.kernel_mixture import KernelMixture, neighbour_distance
 from aquamam.posterior.modes import angles_deg
@@ -336,7 +336,7 @@ def _frames(posteriors: Any, relative_rotations: Any, weights: Any) -> Frames:
     require(fits, f"{rule}, got {', '.join(map(str, shapes))}.")
     count, (batch,) = len(each), max(shapes, key=lambda shape: shape != (1,))
     relative = as_unit_quat(
-        [[0, 0, 0, 1]] * count if relative_rotations is None else relative_rotations, "relative_rotations"
+        IDENTITY.expand(count, 4) if relative_rotations is None else relative_rotations, "relative_rotations"
     )
     relative = relative[:, None] if relative.ndim == 2 else relative
     fits = relative.ndim == 3 and relative.shape[0] == count and relative.shape[1] in (1, batch)

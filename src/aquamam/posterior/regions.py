@@ -17,7 +17,7 @@ from torch import Tensor
 
 from aquamam.errors import require
 from aquamam.geometry.directional import draw_uniform
-from aquamam.geometry.rotations import LOG_UNIFORM, random_quat
+from aquamam.geometry.rotations import LOG_UNIFORM, Generator, random_quat
 from aquamam.posterior.modes import Mode, angles_deg, cluster
 
 SAMPLES = 500  # rotations drawn for a region
@@ -58,7 +58,7 @@ class Drawn:
     q: Float[Tensor, "samples batch 4"]
 
     @classmethod
-    def of(cls, posterior: Any, samples: int, generator: torch.Generator | None) -> "Drawn":
+    def of(cls, posterior: Any, samples: int, generator: Generator) -> "Drawn":
         return cls(posterior, posterior.sample((samples,), generator=generator))
 
     def density(self, q: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Region:
     closed: Bool[Tensor, "batch"]  # whether rotations exactly as likely as the threshold belong to it
     largest: float  # share of all rotations from which on `abstain` says so
     drawn: Drawn
-    generator: torch.Generator | None
+    generator: Generator
 
     def contains(self, q: Tensor) -> Tensor:
         """Whether rotations, unit quaternions xyzw of shape (*sample, batch, 4), belong to it: (*sample, batch)."""
@@ -157,7 +157,7 @@ def find_region(
     calibration: bool = True,
     samples: int | None = None,
     largest: float = LARGEST,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
 ) -> Region:
     """The highest-density regions of a `RotationDistribution` at a level.
 

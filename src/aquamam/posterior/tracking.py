@@ -17,7 +17,15 @@ from torch import Tensor
 
 from aquamam.errors import require
 from aquamam.geometry.directional import draw_category, draw_normal
-from aquamam.geometry.rotations import as_unit_quat, chordal_mean, geodesic_angle, inverse, multiply, rotvec_to_quat
+from aquamam.geometry.rotations import (
+    IDENTITY,
+    as_unit_quat,
+    chordal_mean,
+    geodesic_angle,
+    inverse,
+    multiply,
+    rotvec_to_quat,
+)
 from aquamam.posterior.distribution import Generator, RotationDistribution
 from aquamam.posterior.fusion import WIDTH, FusedPosterior, fuse, heaviest_balls
 from aquamam.posterior.hypotheses import Hypothesis, find_hypotheses
@@ -25,7 +33,6 @@ from aquamam.posterior.kernel_mixture import KernelMixture, neighbour_distance
 from aquamam.posterior.modes import angles_deg
 from aquamam.posterior.poses import Pose
 
-STILL = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
 SHIFTS = 5  # steps of mean shift: modes are round, and it settles in two or three
 OUTLIERS = 0.01  # share of a followed part's belief that may be anywhere that the new picture says
 
@@ -88,7 +95,7 @@ class Tracker:
         coordinates; nothing means that they stood still. noise_deg: this step's uncertainty, else the tracker's."""
         noise = self.motion_noise_deg if noise_deg is None else noise_deg
         require(0 <= noise <= 90, f"noise_deg must lie in [0, 90], got {noise}.")
-        motion = as_unit_quat(STILL if relative is None else relative, "relative")
+        motion = as_unit_quat(IDENTITY if relative is None else relative, "relative")
         if self.answer is None:
             return  # nothing is believed yet, and it stays nothing
         fits = motion.shape in ((4,), (1, 4), self.answer.shape)
@@ -99,7 +106,7 @@ class Tracker:
             # one width for all: with narrower kernels where samples crowd, a curve's belief would gather in one place
             width = WIDTH * neighbour_distance(centres).median(0).values.expand(centres.shape[:2])
             width = torch.hypot(width, torch.deg2rad(width.new_tensor(noise)))
-            self._factors = [(KernelMixture(centres, width, self.outliers), STILL.expand(self.answer.shape))]
+            self._factors = [(KernelMixture(centres, width, self.outliers), IDENTITY.expand(self.answer.shape))]
         else:
             self._factors = [(factor, multiply(back, inverse(motion.cpu()))) for factor, back in self._factors]
         self._belief = None
@@ -118,7 +125,7 @@ class Tracker:
         require(0 < weight <= 1, f"weight must lie in (0, 1], got {weight}.")
         if weight != 1:
             posterior = fuse([posterior], weights=[weight], conflict="keep", generator=self.generator)
-        self._factors, self._belief = [*self._factors, (posterior, STILL.expand(batch, 4))], None
+        self._factors, self._belief = [*self._factors, (posterior, IDENTITY.expand(batch, 4))], None
         q = self.belief.sample((self.samples,), generator=self.generator).double()
         self.answer, self.standing = torch.empty_like(q[0]).float(), torch.empty(batch, dtype=torch.float64)
         self.jumped = torch.empty(batch, dtype=torch.bool)
@@ -206,7 +213,7 @@ def fuse_poses(
     the part's mesh; without, all were taken from the same place. samples: poses that each picture proposes.
     """
     require(len(posteriors) > 0, "fusion needs at least one posterior, got none.")
-    cameras = [Pose(STILL, torch.zeros_like(STILL[:3]))] * len(posteriors) if cameras is None else cameras
+    cameras = [Pose(IDENTITY, torch.zeros_like(IDENTITY[:3]))] * len(posteriors) if cameras is None else cameras
     came = f"{len(posteriors)} pictures and {len(cameras)} cameras"
     require(len(cameras) == len(posteriors), f"each picture needs its camera, got {came}.")
     drawn = [p.sample(samples, generator=generator).moved(by.undone()) for p, by in zip(posteriors, cameras)]
