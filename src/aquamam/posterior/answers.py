@@ -105,14 +105,11 @@ def answers(
     symmetry: SymmetryGroup | None = None,
     generator: Generator = None,
 ) -> list[Answer]:
-    """The answer for each image, also up to the object's symmetry if given; `strategy` is that of `predict`.
-
-    With 0 samples it is the prediction and its density alone.
+    """The answer for each image of a flat batch, also up to the object's symmetry if given; `strategy` is that of
+    `predict`. With 0 samples it is the prediction and its density alone.
     """
     enough = samples == 0 or samples > NEIGHBOURS
     require(enough, f"modes need more than {NEIGHBOURS} samples, got {samples}; 1000 tell four modes from one.")
-    shape = tuple(posterior.batch_shape)
-    require(len(shape) == 1, f"answers are found for a flat batch of images, got batch {shape}.")
     drawn = posterior.sample((samples,), generator=generator).double()
     with torch.no_grad():
         predicted = posterior.predict(strategy, generator=generator)

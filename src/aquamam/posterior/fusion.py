@@ -307,8 +307,8 @@ def fuse(
     with torch.no_grad():
         proposal, points = search(frames, min(samples, max(TRIAL, 16 * count)), samples, generator)
     for i in points.impossible.nonzero().flatten().tolist():
-        none = f"those of object {i} leave none; check the relative rotations"
-        raise InputError(f"frames must leave a rotation that all allow, and {none}.")
+        told = f"those of object {i} leave none; check the relative rotations."
+        raise InputError(f"frames must leave a rotation that all allow, and {told}")
     fused = FusedPosterior(proposal, points)
     doubtful = (~fused.reliable).nonzero().flatten().tolist()
     if doubtful and conflict != "keep":
@@ -324,8 +324,7 @@ def fuse(
 def _frames(posteriors: Any, relative_rotations: Any, weights: Any) -> Frames:
     """The factors, checked."""
     if isinstance(posteriors, RotationDistribution):  # the images are frames of one object
-        flat = len(posteriors.batch_shape) == 1
-        images = range(posteriors.batch_shape.numel())
+        flat, images = len(posteriors.batch_shape) == 1, range(posteriors.batch_shape.numel())
         posteriors = [posteriors._some(slice(i, i + 1)) for i in images] if flat else [posteriors]
     each = tuple(posteriors)
     good = len(each) > 0 and all(isinstance(p, RotationDistribution) for p in each)
@@ -335,9 +334,8 @@ def _frames(posteriors: Any, relative_rotations: Any, weights: Any) -> Frames:
     rule = "posteriors to fuse must have flat batches of as many images each, or of one"
     require(fits, f"{rule}, got {', '.join(map(str, shapes))}.")
     count, (batch,) = len(each), max(shapes, key=lambda shape: shape != (1,))
-    relative = as_unit_quat(
-        IDENTITY.expand(count, 4) if relative_rotations is None else relative_rotations, "relative_rotations"
-    )
+    still = IDENTITY.expand(count, 4)
+    relative = as_unit_quat(still if relative_rotations is None else relative_rotations, "relative_rotations")
     relative = relative[:, None] if relative.ndim == 2 else relative
     fits = relative.ndim == 3 and relative.shape[0] == count and relative.shape[1] in (1, batch)
     rule = f"relative_rotations must be ({count}, 4) or ({count}, {batch}, 4), one for each frame"

@@ -164,8 +164,7 @@ class PoseDistribution(CropFrames):
 
     def hypotheses(self, samples: int = 1000, *, generator: Generator = None) -> list[list[Hypothesis]]:
         """For each picture the modes of its rotations, each a pose with its share and its covariance, best first."""
-        drawn = self.sample(samples, generator=generator)
-        each = zip(drawn.rotation.unbind(1), drawn.translation.unbind(1))
+        each = zip(*(value.unbind(1) for value in self.sample(samples, generator=generator)))
         return [find_hypotheses(q, t, self.centre) for q, t in each]
 
     def contains(self, pose: Pose, level: float = 0.9, *, generator: Generator = None) -> Bool[Tensor, "batch"]:

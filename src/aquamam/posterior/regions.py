@@ -144,7 +144,7 @@ class Region:
                 "share_of_rotations": float(share[i]),
                 "share_se": float(error[i]),
                 "abstain": bool(self.abstain[i]),
-                "components": [part.to_dict(density=False) for part in parts],
+                "components": [part.to_dict() for part in parts],
             }
             for i, parts in enumerate(self.components)
         ]

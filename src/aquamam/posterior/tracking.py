@@ -33,6 +33,7 @@ from aquamam.posterior.kernel_mixture import KernelMixture, neighbour_distance
 from aquamam.posterior.modes import angles_deg
 from aquamam.posterior.poses import Pose
 
+RADIUS_DEG = 15.0  # of the place of a tracker's answer
 SHIFTS = 5  # steps of mean shift: modes are round, and it settles in two or three
 OUTLIERS = 0.01  # share of a followed part's belief that may be anywhere that the new picture says
 
@@ -49,9 +50,8 @@ class Tracker:
         moved, become kernels of that width, widened by the usual spacing between samples. With 0 the motion is exact,
         every frame is kept as a factor, and an update takes time in proportion to the frames so far.
     outliers: share of belief that is spread over all rotations at each noisy step, so that a wrong tracker finds back.
-    radius_deg: the answer is a mean over the belief this near to it, and its standing is this ball's share of belief.
-    lost: the answer jumps to another place when that holds more than so many times the share of the place next to it,
-        beyond what the number of samples leaves to chance.
+    lost: the answer, a mean over the belief within 15 degrees of it, jumps to another place when that holds more than
+        so many times the share of the place next to it, beyond what the number of samples leaves to chance.
     """
 
     def __init__(
@@ -59,7 +59,6 @@ class Tracker:
         *,
         motion_noise_deg: float | int = 1.0,
         outliers: float | int = 0.01,
-        radius_deg: float | int = 15.0,
         lost: float | int = 4.0,
         samples: int = 500,
         generator: Generator = None,
@@ -67,16 +66,14 @@ class Tracker:
         for good, rule in (
             (0 <= motion_noise_deg <= 90, f"motion_noise_deg must lie in [0, 90], got {motion_noise_deg}; try 1"),
             (0 <= outliers < 1, f"outliers must lie in [0, 1), got {outliers}; try 0.01"),
-            (0 < radius_deg <= 90, f"radius_deg must lie in (0, 90], got {radius_deg}; try 15"),
             (lost >= 1, f"lost must be at least 1, got {lost}; try 4"),
             (samples >= 50, f"samples must be at least 50, got {samples}; try 500"),
         ):
             require(good, f"{rule}, the default.")
-        self.motion_noise_deg, self.outliers, self.radius_deg = motion_noise_deg, outliers, radius_deg
-        self.lost, self.samples, self.generator = lost, samples, generator
+        self.motion_noise_deg, self.outliers, self.lost = motion_noise_deg, outliers, lost
+        self.samples, self.generator = samples, generator
         self.answer: Tensor | None = None  # (B, 4), xyzw; moved along by `predict`
         self.jumped: Bool[Tensor, "batch"] | None = None  # whether the last update's answer left its place
-        self.standing: Float64[Tensor, "batch"] | None = None  # the answer's share of the belief
         # the belief is a product of factors: posteriors, and the rotations from the present camera frame to theirs
         self._factors: list[tuple[RotationDistribution, Tensor]] = []
         self._belief: FusedPosterior | None = None  # of these factors, once it is asked for
@@ -90,22 +87,20 @@ class Tracker:
             self._belief = fuse(posteriors, torch.stack(relative), conflict="keep", generator=self.generator)
         return self._belief
 
-    def predict(self, relative: Any = None, *, noise_deg: float | int | None = None) -> None:
+    def predict(self, relative: Any = None) -> None:
         """The objects have moved: R_new = relative R_old, quaternions xyzw of either sign, (4,) or (B, 4), in camera
-        coordinates; nothing means that they stood still. noise_deg: this step's uncertainty, else the tracker's."""
-        noise = self.motion_noise_deg if noise_deg is None else noise_deg
-        require(0 <= noise <= 90, f"noise_deg must lie in [0, 90], got {noise}.")
+        coordinates; nothing means that they stood still."""
         motion = as_unit_quat(IDENTITY if relative is None else relative, "relative")
         if self.answer is None:
             return  # nothing is believed yet, and it stays nothing
         fits = motion.shape in ((4,), (1, 4), self.answer.shape)
         require(fits, f"relative must be (4,) or {tuple(self.answer.shape)}, got {tuple(motion.shape)}.")
         motion = motion.to(self.answer.device)
-        if noise > 0:
+        if self.motion_noise_deg > 0:
             centres = multiply(motion, self.belief.sample((self.samples,), generator=self.generator).double())
             # one width for all: with narrower kernels where samples crowd, a curve's belief would gather in one place
             width = WIDTH * neighbour_distance(centres).median(0).values.expand(centres.shape[:2])
-            width = torch.hypot(width, torch.deg2rad(width.new_tensor(noise)))
+            width = torch.hypot(width, torch.deg2rad(width.new_tensor(self.motion_noise_deg)))
             self._factors = [(KernelMixture(centres, width, self.outliers), IDENTITY.expand(self.answer.shape))]
         else:
             self._factors = [(factor, multiply(back, inverse(motion.cpu()))) for factor, back in self._factors]
@@ -127,36 +122,35 @@ class Tracker:
             posterior = fuse([posterior], weights=[weight], conflict="keep", generator=self.generator)
         self._factors, self._belief = [*self._factors, (posterior, IDENTITY.expand(batch, 4))], None
         q = self.belief.sample((self.samples,), generator=self.generator).double()
-        self.answer, self.standing = torch.empty_like(q[0]).float(), torch.empty(batch, dtype=torch.float64)
-        self.jumped = torch.empty(batch, dtype=torch.bool)
+        self.answer, self.jumped = torch.empty_like(q[0]).float(), torch.empty(batch, dtype=torch.bool)
         for i, mine in enumerate(q.unbind(1)):
-            chosen = self._choose(mine, None if before is None else before[i].double())
-            self.answer[i], self.standing[i], self.jumped[i] = chosen
+            self.answer[i], self.jumped[i] = self._choose(mine, None if before is None else before[i].double())
         return self.answer
 
-    def _choose(self, q: Float64[Tensor, "n 4"], before: Tensor | None) -> tuple[Tensor, float, bool]:
-        """The answer among samples, its share of them, and whether it left the place of the answer before."""
-        centre, share = heaviest_balls(q, self.radius_deg, 1)
-        best, best_share = self._settle(q, centre[0])
+    def _choose(self, q: Float64[Tensor, "n 4"], before: Tensor | None) -> tuple[Tensor, bool]:
+        """The answer among samples, and whether it left the place of the answer before."""
+        centre, share = heaviest_balls(q, RADIUS_DEG, 1)
+        best, best_share = settled(q, centre[0])
         if before is None:
-            return best, best_share, False
-        stay, stay_share = self._settle(q, before)
+            return best, False
+        stay, stay_share = settled(q, before)
         # counts of samples err by their square roots, and twice that is no chance
         other, here = max(best_share, float(share[0])) * len(q), stay_share * len(q)
         if here > 0 and other - 2 * other**0.5 <= self.lost * (here + 2 * here**0.5):
-            return stay, stay_share, False
-        return best, best_share, float(angles_deg(best[None], before[None])) > self.radius_deg
+            return stay, False
+        return best, float(angles_deg(best[None], before[None])) > RADIUS_DEG
 
-    def _settle(self, q: Float64[Tensor, "n 4"], start: Tensor) -> tuple[Tensor, float]:
-        """Mean shift from a start, and the share of samples within the radius of where it ends. Along a curve of
-        equally good rotations it stays where it is."""
-        where, near = start, q[:0, 0]
-        for _ in range(SHIFTS):
-            near = angles_deg(where[None], q)[0] <= self.radius_deg
-            if not bool(near.any()):
-                return start, 0.0
-            where = chordal_mean(q[near])
-        return where, float(near.double().mean())
+
+def settled(q: Float64[Tensor, "n 4"], start: Float64[Tensor, "4"]) -> tuple[Tensor, float]:
+    """Mean shift from a start, and the share of samples within the radius of where it ends. Along a curve of equally
+    good rotations it stays where it is."""
+    where, near = start, q[:0, 0]
+    for _ in range(SHIFTS):
+        near = angles_deg(where[None], q)[0] <= RADIUS_DEG
+        if not bool(near.any()):
+            return start, 0.0
+        where = chordal_mean(q[near])
+    return where, float(near.double().mean())
 
 
 # --- poses ------------------------------------------------------------------------------------------------------------
@@ -190,13 +184,11 @@ class FusedPoses:
         """Draws, (count, batch, ...)."""
         weights = torch.where(self.contradictory, torch.ones_like(self.weights), self.weights)
         picked = draw_category(weights.log().T, count, generator)[..., None]
-        rotation, translation = self.pose.rotation, self.pose.translation
-        return Pose(rotation.gather(0, picked.expand(-1, -1, 4)), translation.gather(0, picked.expand(-1, -1, 3)))
+        return Pose(*(value.take_along_dim(picked, 0) for value in self.pose))
 
     def hypotheses(self, samples: int = 1000, *, generator: Generator = None) -> list[list[Hypothesis]]:
         """For each part the modes of its rotations, each a pose with its share and its covariance, best first."""
-        drawn = self.sample(samples, generator=generator)
-        each = zip(drawn.rotation.unbind(1), drawn.translation.unbind(1))
+        each = zip(*(value.unbind(1) for value in self.sample(samples, generator=generator)))
         return [find_hypotheses(q, t, self.centre) for q, t in each]
 
 
