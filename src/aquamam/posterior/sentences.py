@@ -124,9 +124,9 @@ class QuaternionSentences(RotationDistribution):
             factor = factor - windows.log_volume(bins)
         if sigma > 0:
             off = torch.arange(bins, device=q.device) + 0.5 - exact.float()[..., None]
-            weights = torch.exp(-0.5 * (off / sigma).square()) * log_p.isfinite()
-            smeared = (weights * log_p.masked_fill(~log_p.isfinite(), 0)).sum(-1)
-            tokens = smeared / weights.sum(-1).clamp_min(1e-30)
+            legal = log_p.isfinite()
+            weights = torch.exp(-0.5 * (off / sigma).square()) * legal
+            tokens = (weights * log_p.masked_fill(~legal, 0)).sum(-1) / weights.sum(-1).clamp_min(1e-30)
         else:
             tokens = log_p.gather(-1, label[..., None]).squeeze(-1)
         return (tokens.sum(-1) + factor).to(q.dtype)
@@ -164,8 +164,8 @@ class QuaternionSentences(RotationDistribution):
     def sentences(self, count: int, *, generator: Generator = None) -> Sentences:
         """Draw token sequences, shape (count, batch)."""
         if generator is None:
-            generator = torch.Generator(device=self.first_log_probs().device)
-            generator.manual_seed(int(torch.randint(2**62, ()).item()))
+            seed = int(torch.randint(2**62, ()))
+            generator = torch.Generator(device=self.first_log_probs().device).manual_seed(seed)
         with torch.no_grad():
             parts = [self.decode(sampler(n, generator), generator) for n in self._chunks(count)]
         return Sentences(*map(torch.cat, zip(*parts)))
