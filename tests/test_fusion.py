@@ -26,7 +26,7 @@ from aquamam.geometry.rotations import (
 )
 from aquamam.posterior.fusion import FusionWarning, fuse
 from aquamam.posterior.poses import Pose
-from aquamam.posterior.tracking import PoseTracker, Tracker, fuse_poses, moved, undone
+from aquamam.posterior.tracking import PoseTracker, Tracker, fuse_poses
 from examples.rotating_die import rotating_die
 
 STILL = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
@@ -269,7 +269,7 @@ def truth(generator):
 
 def test_a_change_of_coordinates_is_undone(truth, generator):
     by = Pose(random_quat((), generator=generator, dtype=DOUBLE), torch.tensor([1.0, 2.0, 3.0], dtype=DOUBLE))
-    back = moved(moved(truth, by), undone(by))
+    back = truth.moved(by).moved(by.undone())
     assert float(geodesic_angle(back.rotation, truth.rotation)) < 1e-7
     torch.testing.assert_close(back.translation, truth.translation)
 
@@ -279,7 +279,7 @@ def test_two_cameras_give_the_product_of_their_gaussians(truth, generator):
     turn = rotvec_to_quat(torch.tensor([0.0, math.pi / 2, 0.0], dtype=DOUBLE))
     other = Pose(turn, torch.tensor([0.5, 0.0, -2.0], dtype=DOUBLE))
     first = Gaussian(truth, 0.05, (0.02, 0.02, 0.1))
-    second = Gaussian(moved(truth, other), 0.05, (0.02, 0.02, 0.1))
+    second = Gaussian(truth.moved(other), 0.05, (0.02, 0.02, 0.1))
     fused = fuse_poses(
         [first, second], [Pose(STILL, torch.zeros(3, dtype=DOUBLE)), other], samples=8000, generator=generator
     )
@@ -310,7 +310,7 @@ def test_a_tracker_follows_a_moving_part_better_than_single_pictures_see_it(trut
     )
     single, followed = [], []
     for _ in range(12):
-        truth = moved(truth, motion)
+        truth = truth.moved(motion)
         seen = Gaussian(truth, 0.15, (0.03, 0.03, 0.2))
         seen.pose = Pose(*(value[0] for value in seen.sample(generator=generator)))  # off by its own error
         tracker.predict(motion)

@@ -94,13 +94,6 @@ def test_the_marginal_over_translations_is_the_rotations_posterior(poses):
     torch.testing.assert_close(per_window.logsumexp(0), alone, atol=1e-4, rtol=0)
 
 
-def test_the_greedy_pose_is_the_likeliest_window_of_the_greedy_rotation(poses):
-    """One decoding of all tokens, and one of the window after the rotation, are the same."""
-    at_once, after = poses.mode, poses.at(poses.rotation.mode)
-    torch.testing.assert_close(at_once.rotation, after.rotation, atol=1e-6, rtol=0)
-    torch.testing.assert_close(at_once.translation, after.translation)
-
-
 def test_regions_hold_what_is_drawn_from_the_distribution(poses, generator):
     held = [poses.contains(Pose(*(x[0] for x in poses.sample(1, generator=generator))), 0.8) for _ in range(150)]
     assert float(torch.stack(held).double().mean()) == pytest.approx(0.8, abs=0.08)

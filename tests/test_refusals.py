@@ -26,7 +26,7 @@ from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.poses import part_of
 from aquamam.plotting import make_cloud, marginals, mollweide
 from aquamam.posterior.answers import answers
-from aquamam.posterior.calibration import Calibration, ConformalScores, ViewClasses
+from aquamam.posterior.calibration import Calibration, ViewClasses
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.fusion import fuse
 from aquamam.posterior.hypotheses import to_detection3d
@@ -129,10 +129,8 @@ RULES = {
         (r"0\.0001 to 0\.2", lambda: Tolerance(distance=2.0)),
     ],
     "grids and cells": [
-        *(("grid level", lambda k=k: grid.grid_size(k)) for k in (-1, 13, True)),
+        *(("grid level", lambda k=k: grid.grid_size(k)) for k in (-1, 13)),
         ("so3_grid_chunks", lambda: grid.so3_grid(7)),
-        (r"\[0, 72\)", lambda: grid.random_in_cell(torch.tensor([72]), 0)),
-        (r"\[0, 72\)", lambda: grid.grid_points(torch.tensor([-1]), 0)),
         ("must be", lambda: Cells("sphere", 5)),
         ("must be", lambda: Cells("atlas", 0)),
         ("must be", lambda: Cells("atlas", 5, "exact")),
@@ -158,9 +156,10 @@ RULES = {
     "calibrations": [
         ("must be", lambda: Calibration(temperatures=(1.0, 0.0, 1.0))),
         *(("must be", lambda floor=floor: Calibration(floor=floor)) for floor in (1.0, -0.1)),
-        ("calibrat", lambda: ConformalScores.from_dict({})),
-        ("calibrat", lambda: ConformalScores.from_dict({"samples": 0, "scores": [[0.1]]})),
-        ("calibrat", lambda: ConformalScores.from_dict({"samples": 9, "scores": [[0.1], [0.2]], "edges": []})),
+        ("calibrate the model again", lambda: Calibration.from_dict({"scores": {"samples": 9}})),
+        ("calibrate the model again", lambda: Calibration.from_dict({"floor": "high"})),
+        ("some samples", lambda: Calibration.from_dict({"scores": {"samples": 0, "scores": [[0.1]]}})),
+        ("one edge less", lambda: Calibration.from_dict({"scores": {"samples": 9, "scores": [[0.1], [0.2]]}})),
     ],
     "fusion": [
         ("one or more", lambda: fuse([])),

@@ -59,7 +59,7 @@ class CellProbabilities(RotationDistribution):
 
     def _sample(self, count: int, generator: Generator) -> Rotations:
         cell = draw_category(self.log_p, count, generator)
-        return random_in_cell(cell, self.level, generator=generator, dtype=torch.float32)
+        return random_in_cell(cell, self.level, generator=generator).float()
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
         return self._topk(1).quaternions[0]
@@ -67,4 +67,4 @@ class CellProbabilities(RotationDistribution):
     def _topk(self, k: int) -> TopK:
         """The centres of the k most probable cells and their log-probabilities."""
         best = self.log_p.detach().topk(min(k, self.log_p.shape[-1]), dim=-1)
-        return TopK(grid_points(best.indices.T, self.level, dtype=torch.float32), best.values.T)
+        return TopK(grid_points(best.indices.T, self.level).float(), best.values.T)

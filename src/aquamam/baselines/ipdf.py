@@ -258,8 +258,8 @@ class IPDFPosterior(RotationDistribution):
             found = inverse_cdf(self.scores(q).softmax(0).T, u.T).T
             index = torch.where(piece == number, start + found, index)
         if self.config.samples == "cells":
-            return random_in_cell(index, self.config.level, generator=generator, dtype=torch.float32)
-        return grid_points(index, self.config.level, dtype=torch.float32)
+            return random_in_cell(index, self.config.level, generator=generator).float()
+        return grid_points(index, self.config.level).float()
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
         """The grid's best rotation, optionally climbed on from."""

@@ -13,6 +13,7 @@ coordinates are ours (x right, y up, z towards the viewer) unless a name says Op
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,12 +28,11 @@ MARGIN = 1.25  # side of a crop in longer sides of the box
 NOMINAL = 0.45  # apparent radius of a part in shares of the crop's side: about what crops have on average
 FINEST = 8  # samples along a pixel of a crop
 Box = tuple[float, float, float, float]  # left, top, width, height in pixels
-FRAMES = ("opengl", "opencv")  # x right, y up, z towards the viewer (ours); x right, y down, z forward
 
 
 def check_frame(frame: str) -> str:
     """A frame's name, if it is one."""
-    require(frame in FRAMES, f"a camera's frame is {' or '.join(FRAMES)}, got {frame!r}.")
+    require(frame in ("opengl", "opencv"), f"a camera's frame is opengl or opencv, got {frame!r}.")
     return frame
 
 
@@ -54,19 +54,13 @@ class Camera:
         require(good, f"{rule}, got {told}; for example 600,600,320,240.")
         require(extra <= 5, f"lens distortion is at most k1, k2, p1, p2, k3, got {extra} numbers; undistort the image.")
 
-    @property
-    def focal(self) -> float:
-        """One focal length for crops."""
-        return math.sqrt(self.fx * self.fy)
-
     def ray(self, x: float, y: float) -> tuple[float, float, float]:
         """The ray (x, y, 1) of a pixel in OpenCV coordinates, lens distortion undone by fixed-point steps."""
-        u0, v0 = (x - 0.5 - self.cx) / self.fx, (y - 0.5 - self.cy) / self.fy
-        u, v = u0, v0
-        for _ in range(20 if self.distortion else 0):
-            factor, du, dv = self._distort(u, v)
-            u, v = (u0 - du) / factor, (v0 - dv) / factor
+        u, v = u0, v0 = (x - 0.5 - self.cx) / self.fx, (y - 0.5 - self.cy) / self.fy
         if self.distortion:
+            for _ in range(20):
+                factor, du, dv = self._distort(u, v)
+                u, v = (u0 - du) / factor, (v0 - dv) / factor
             factor, du, dv = self._distort(u, v)
             off = math.hypot((u * factor + du - u0) * self.fx, (v * factor + dv - v0) * self.fy)
             rule = "lens distortion must be invertible where a box is"
@@ -81,7 +75,8 @@ class Camera:
             u, v = u * factor + du, v * factor + dv
         return np.stack([self.fx * u + self.cx + 0.5, self.fy * v + self.cy + 0.5], -1)
 
-    def _distort(self, u, v):
+    def _distort(self, u: Any, v: Any) -> tuple[Any, Any, Any]:
+        """What multiplies and what shifts numbers or arrays u, v: OpenCV's radial and tangential terms."""
         k1, k2, p1, p2, k3 = (*self.distortion, *[0.0] * (5 - len(self.distortion)))
         r = u * u + v * v
         factor = 1 + r * (k1 + r * (k2 + r * k3))
@@ -119,16 +114,17 @@ def check_box(box: Sequence[float | int], size: tuple[int, int]) -> Box:
 def crop_camera(box: Box, camera: Camera) -> Crop:
     """The camera of a box's crop."""
     left, top, width, height = box
+    focal = math.sqrt(camera.fx * camera.fy)
     flip = torch.tensor([1.0, -1.0, -1.0], dtype=torch.float64)  # from OpenCV's frame to ours
     turn = ray_rotation(flip * torch.tensor(camera.ray(left + width / 2, top + height / 2), dtype=torch.float64))
     corners = [camera.ray(left + i * width, top + j * height) for i in (0, 1) for j in (0, 1)]
     seen = rotate(inverse(turn), torch.tensor(corners, dtype=torch.float64) * flip)
     plane = seen[:, :2] / -seen[:, 2:]
-    side = MARGIN * camera.focal * float((plane.amax(0) - plane.amin(0)).max())
+    side = MARGIN * focal * float((plane.amax(0) - plane.amin(0)).max())
     rule = "a camera must see its box within less than 180 degrees"
     came = f"the box {box} and focal lengths {camera.fx:g}, {camera.fy:g}"
     require(bool((seen[:, 2] < 0).all()) and 0 < side < math.inf, f"{rule}, got {came}; check fx,fy,cx,cy.")
-    return Crop(turn=turn, focal=camera.focal, side=side)
+    return Crop(turn=turn, focal=focal, side=side)
 
 
 def cut(

@@ -24,7 +24,6 @@ The rule is monotone in each |e|, so the legal bins of the next component are a 
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +32,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from aquamam.errors import require
-from aquamam.geometry.rotations import canonical
+from aquamam.geometry.rotations import Generator, canonical
 
 # A float32 quaternion cannot tell smaller components from zero; it keeps densities finite where they vanish or diverge.
 SMALLEST = 1e-8
@@ -55,7 +54,7 @@ class Chart:
     peak: int  # lambda
     half_width: float  # largest magnitude of a kept component
 
-    @cached_property
+    @property
     def count(self) -> int:
         return len(self.components)
 
@@ -85,10 +84,10 @@ class Chart:
         """
         squares = prefix.square()
         rest = 1 - squares.sum(-1)
-        new_is_largest = rest / (1 + self.peak)
-        if not self.peak or prefix.shape[-1] == 0:
-            return new_is_largest.clamp_min(0).sqrt()
-        return torch.minimum(rest - squares.amax(-1), new_is_largest).clamp_min(0).sqrt()
+        if self.peak:
+            largest = squares.amax(-1) if prefix.shape[-1] else 0.0
+            rest = torch.minimum(rest - largest, rest / 2)
+        return rest.clamp_min(0).sqrt()
 
     def contains(self, u: Float[Tensor, "*batch 3"]) -> Bool[Tensor, "*batch"]:
         squares = u.square()
@@ -136,18 +135,18 @@ class Cells:
 
     def inner(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
         """Distance of the edge nearer to zero in units; 0 for the bin that straddles zero (odd N)."""
-        return (2 * bins + 1 - self.bins).abs().sub(1).clamp_min(0)
+        return (self.distance(bins) - 1).clamp_min(0)
 
     def outer(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        return (2 * bins + 1 - self.bins).abs() + 1
+        return self.distance(bins) + 1
 
     def first_legal(self, prefix: Int[Tensor, "*batch c"]) -> Int[Tensor, "*batch"]:
         """First legal bin f after the bins so far; the legal ones are f, ..., N - 1 - f. Decides it for everyone."""
         squares = self.inner(prefix).square()
         limit = (1 + self.chart.peak) * self.bins**2 - squares.sum(-1)  # e^2 + lambda max(M, e^2) < limit
         if self.chart.peak:  # 2 e^2 < limit and e^2 < limit - M: both must hold, as either may be the maximum
-            new_is_largest = (limit + 1) // 2
-            limit = torch.minimum(limit - squares.amax(-1), new_is_largest) if prefix.shape[-1] else new_is_largest
+            largest = squares.amax(-1) if prefix.shape[-1] else 0
+            limit = torch.minimum(limit - largest, (limit + 1) // 2)
         legal_distances = torch.searchsorted(self._inner_squares.to(limit.device), limit.contiguous())
         return (self.bins + 1) // 2 - legal_distances
 
@@ -171,8 +170,8 @@ class Cells:
         exact volumes: here the room left by the earlier bins, which falls from their inner to their outer corner, is
         taken as even between these two.
         """
-        most, least = (self.chart.room(edge(prefix) * self.unit)[..., None] for edge in (self.inner, self.outer))
-        most, least = most.float(), least.float()
+        corners = (edge(prefix) * self.unit for edge in (self.inner, self.outer))
+        most, least = (self.chart.room(corner)[..., None].float() for corner in corners)
         upper = torch.arange(self.bins // 2, self.bins, device=prefix.device)  # for odd N the first one's upper half
         edges = torch.cat([self.inner(upper[:1]), self.outer(upper)]).float() * self.unit
         spread = (most - least).clamp_min(1e-9)
@@ -246,7 +245,7 @@ class Cells:
         exact integers minus small numbers, so slivers lose no digits.
         """
         kappa = 1 + self.chart.peak
-        (a1, a2, a3), (b1, b2, b3) = ((edge.clamp_min(0).double()).unbind(-1) for edge in (distance - 1, distance + 1))
+        (a1, a2, a3), (b1, b2, b3) = (edge.clamp_min(0).double().unbind(-1) for edge in (distance - 1, distance + 1))
         y_tied, z_tied = ((distance[:, i] == distance[:, 0]) & (self.chart.peak > 0) for i in (1, 2))
         radius = float(kappa * self.bins**2)
 
@@ -261,9 +260,8 @@ class Cells:
         # between these the slice's area is smooth in x
         never = torch.zeros_like(y_tied)
         y_ends, z_ends = ((b2, y_tied), (a2, never)), ((b3, z_tied), (a3, never))
-        stops = (
-            torch.stack([torch.zeros_like(a1), *(reach(*y, *z) for y in y_ends for z in z_ends)], -1).sort(-1).values
-        )
+        kinks = [reach(*y, *z) for y in y_ends for z in z_ends]
+        stops = torch.stack([torch.zeros_like(a1), *kinks], -1).sort(-1).values
         node, weight = _gauss_to_the_right(a1.device)
         start, length = stops[:, :-1, None], stops.diff(dim=-1)[..., None]
         t, dt = (start + length * node).flatten(1), (length * weight).flatten(1)  # (cells, points)
@@ -278,9 +276,7 @@ class Cells:
         halves = 2.0 ** (distance == 0).sum(-1)  # bins that straddle zero
         return (area * dt).sum(-1) * (1 + y_tied.double() + z_tied) * halves * self.unit**3
 
-    def uniform(
-        self, cell: Int[Tensor, "*batch 3"], generator: torch.Generator | None = None
-    ) -> Float[Tensor, "*batch 3"]:
+    def uniform(self, cell: Int[Tensor, "*batch 3"], generator: Generator = None) -> Float[Tensor, "*batch 3"]:
         """One uniform point of cell ∩ D for each legal cell, float64.
 
         Rejection from the smallest box around cell ∩ D: D is convex, so that box is at most six times too large.

@@ -16,25 +16,21 @@ import math
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from aquamam.errors import require
-from aquamam.geometry.rotations import canonical, inverse, multiply
+from aquamam.geometry.directional import draw_uniform
+from aquamam.geometry.rotations import Generator, canonical, inverse, multiply
 
 MAX_LEVEL = 12  # 0.01 degrees between neighbours; indices are far inside int64 and centres inside float64
-_MAX_LEVEL_AT_ONCE = 6  # 19 million rotations, 600 MB
-
-
-def _check_level(k: int, limit: int = MAX_LEVEL) -> None:
-    good = isinstance(k, int) and not isinstance(k, bool) and 0 <= k <= limit
-    hint = "IPDF evaluates at 5" if limit == MAX_LEVEL else "finer grids come in pieces from so3_grid_chunks"
-    require(good, f"the grid level k must be an integer from 0 to {limit}, got {k!r}; {hint}.")
+MAX_LEVEL_AT_ONCE = 6  # 19 million rotations, 600 MB
 
 
 def grid_size(k: int) -> int:
     """Number of rotations of level k, $72 · 8^k$."""
-    _check_level(k)
+    good = isinstance(k, int) and 0 <= k <= MAX_LEVEL
+    require(good, f"the grid level k must be an integer from 0 to {MAX_LEVEL}, got {k!r}; IPDF evaluates at 5.")
     return 72 * 8**k
 
 
@@ -43,19 +39,16 @@ def cell_volume(k: int) -> float:
     return math.pi**2 / grid_size(k)
 
 
-def grid_points(
-    index: Int64[Tensor, "*batch"], k: int, *, dtype: torch.dtype = torch.float64
-) -> Float[Tensor, "*batch 4"]:
+def grid_points(index: Int64[Tensor, "*batch"], k: int) -> Float64[Tensor, "*batch 4"]:
     """The grid rotations of level k with these indices, canonical xyzw."""
-    _check_index(index, k)
     tilt, pixel = index // (12 * 4**k), index % (12 * 4**k)
-    up, down, azimuth = _pixel_centre(pixel, 2**k)
-    return _compose(up, down, azimuth, tilt.double() * _tilt_step(k)).to(dtype)
+    return _compose(*_pixel_centre(pixel, 2**k), tilt.double() * _tilt_step(k))
 
 
 def so3_grid(k: int, *, dtype: torch.dtype = torch.float64) -> Float[Tensor, "n 4"]:
     """All rotations of level k, canonical xyzw."""
-    _check_level(k, _MAX_LEVEL_AT_ONCE)
+    rule = f"the grid comes at once up to level {MAX_LEVEL_AT_ONCE}"
+    require(k <= MAX_LEVEL_AT_ONCE, f"{rule}, got k={k}; finer grids come in pieces from so3_grid_chunks.")
     return torch.cat(list(so3_grid_chunks(k, dtype=dtype)))
 
 
@@ -65,14 +58,15 @@ def so3_grid_chunks(
     """The rotations of level k in order, canonical xyzw, at most `chunk` at a time."""
     size = grid_size(k)
     for start in range(0, size, chunk):
-        yield grid_points(torch.arange(start, min(start + chunk, size)), k, dtype=dtype)
+        yield grid_points(torch.arange(start, min(start + chunk, size)), k).to(dtype)
 
 
 def grid_cell_of(q: Float[Tensor, "*batch 4"], k: int) -> Int64[Tensor, "*batch"]:
     """Index of the cell of level k that contains each rotation, xyzw of either sign."""
-    _check_level(k)
     q = canonical(q.double())
-    face, x, y = _to_face(*_direction(q))
+    x, y, z, w = q.unbind(-1)
+    up, down, azimuth = w.square() + x.square(), y.square() + z.square(), torch.atan2(x, w) + torch.atan2(-y, z)
+    face, x, y = _to_face(up, down, azimuth)
     corner = 2**k - 1  # a point on the upper edge of a face belongs to its last pixel
     ix, iy = ((2**k * t).floor().long().clamp(0, corner) for t in (x, y))
     pixel = _ring_index(face, ix, iy, 2**k)
@@ -81,33 +75,18 @@ def grid_cell_of(q: Float[Tensor, "*batch 4"], k: int) -> Int64[Tensor, "*batch"
 
 
 def random_in_cell(
-    index: Int64[Tensor, "*batch"],
-    k: int,
-    *,
-    generator: torch.Generator | None = None,
-    dtype: torch.dtype = torch.float64,
-) -> Float[Tensor, "*batch 4"]:
+    index: Int64[Tensor, "*batch"], k: int, *, generator: Generator = None
+) -> Float64[Tensor, "*batch 4"]:
     """One rotation drawn uniformly from each of these cells of level k, canonical xyzw."""
-    _check_index(index, k)
     nside, pixels = 2**k, 12 * 4**k
-    source = generator.device if generator is not None else index.device
-    noise = torch.rand(*index.shape, 3, generator=generator, dtype=torch.float64, device=source).to(index.device)
+    noise = draw_uniform((*index.shape, 3), generator, index.device)
     centre = _pixel_centre(index % pixels, nside)
     face, x, y = _to_face(*centre)
-    x = ((nside * x).floor() + noise[..., 0]) / nside
-    y = ((nside * y).floor() + noise[..., 1]) / nside
+    x, y = (((nside * t).floor() + noise[..., i]) / nside for i, t in enumerate((x, y)))
     direction = _from_face(face, x, y)
     offset = _twist(*centre, _compose(*direction, torch.zeros_like(x)))
     tilt = (index // pixels + noise[..., 2] - 0.5) * _tilt_step(k)
-    return _compose(*direction, tilt - offset).to(dtype)
-
-
-def _check_index(index: Tensor, k: int) -> None:
-    size = grid_size(k)
-    if index.numel():
-        low, high = map(int, index.aminmax())
-        rule = f"cell indices of level {k} must be in [0, {size})"
-        require(low >= 0 and high < size, f"{rule}, got [{low}, {high}]; check the level.")
+    return _compose(*direction, tilt - offset)
 
 
 def _tilt_step(k: int) -> float:
@@ -121,12 +100,6 @@ def _compose(up: Tensor, down: Tensor, azimuth: Tensor, tilt: Tensor) -> Tensor:
     x, w = cosine * torch.sin(total), cosine * torch.cos(total)
     y, z = -sine * torch.sin(difference), sine * torch.cos(difference)
     return canonical(torch.stack((x, y, z, w), -1))
-
-
-def _direction(q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """cos^2(b/2), sin^2(b/2) and azimuth of the direction to which q takes e_x."""
-    x, y, z, w = q.unbind(-1)
-    return w.square() + x.square(), y.square() + z.square(), torch.atan2(x, w) + torch.atan2(-y, z)
 
 
 def _twist(up: Tensor, down: Tensor, azimuth: Tensor, q: Tensor) -> Tensor:

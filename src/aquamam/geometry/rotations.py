@@ -18,9 +18,12 @@ from aquamam.errors import InputError, require
 
 LOG_UNIFORM = -2 * math.log(math.pi)  # the half 3-sphere has volume pi**2
 UNIT_TOLERANCE = 1e-3  # float32 and four printed decimals pass, an unnormalised network output does not
-_LOG_VOLUMES = {"1": 0.0, "pi2": -LOG_UNIFORM, "8pi2": math.log(8) - LOG_UNIFORM}
+_SHIFTS = {"pi2": 0.0, "1": -LOG_UNIFORM, "8pi2": -math.log(8)}  # of log densities, by the volume of all rotations
+
+IDENTITY = torch.tensor([0, 0, 0, 1], dtype=torch.float64)
 
 Number = TypeVar("Number", float, np.ndarray, Tensor)
+Generator = torch.Generator | None  # None is torch's own
 
 
 def canonical(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
@@ -33,14 +36,14 @@ def canonical(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
 def as_unit_quat(q: Any, name: str = "q") -> Float64[Tensor, "*batch 4"]:
     """A user's xyzw quaternions (tensor, array or nested list), checked, normalised in float64 and made canonical."""
     tensor = _finite(q, name)
-    if tensor.shape[-1:] != (4,):
-        raise InputError(f"{name} must hold xyzw quaternions on a last axis of 4, got shape {tuple(tensor.shape)}.")
-    norm = torch.linalg.vector_norm(tensor, dim=-1)
+    shape = tuple(tensor.shape)
+    require(shape[-1:] == (4,), f"{name} must hold xyzw quaternions on a last axis of 4, got shape {shape}.")
+    norm = torch.linalg.vector_norm(tensor, dim=-1, keepdim=True)
     if tensor.numel() and float((norm - 1).abs().max()) > UNIT_TOLERANCE:
         worst = float(norm.flatten()[(norm - 1).abs().argmax()])
         hint = "a zero quaternion is no rotation" if worst == 0 else "divide it by its norm"
         raise InputError(f"{name} must have unit norm to within {UNIT_TOLERANCE:g}, got norm {worst:.6g}; {hint}.")
-    return canonical(tensor / norm.unsqueeze(-1))
+    return canonical(tensor / norm)
 
 
 def as_rotation_matrix(R: Any, name: str = "R", tolerance: float = 2 * UNIT_TOLERANCE) -> Float64[Tensor, "*batch 3 3"]:
@@ -50,9 +53,9 @@ def as_rotation_matrix(R: Any, name: str = "R", tolerance: float = 2 * UNIT_TOLE
     require(shape[-2:] == (3, 3), f"{name} must hold matrices on last axes 3 x 3, got shape {shape}; reshape it.")
     if tensor.numel() == 0:
         return tensor
-    error = float((tensor.mT @ tensor - torch.eye(3, dtype=tensor.dtype, device=tensor.device)).abs().max())
-    rule = f"orthogonal to within {tolerance:g}, got an error of {error:.3g} in R^T R = 1; divide out the scale"
-    require(error <= tolerance, f"{name} must be {rule}.")
+    error = float((tensor.mT @ tensor - torch.eye(3).to(tensor)).abs().max())
+    came = f"got an error of {error:.3g} in R^T R = 1; divide out the scale"
+    require(error <= tolerance, f"{name} must be orthogonal to within {tolerance:g}, {came}.")
     proper = float(torch.linalg.det(tensor).min()) > 0
     require(proper, f"{name} must have determinant +1, got -1, a reflection; flip the sign of one axis.")
     u, _, vh = torch.linalg.svd(tensor)
@@ -68,19 +71,17 @@ def _finite(value: Any, name: str) -> Tensor:
     # Lists such as [0, 0, 0, 1] are integers only by spelling; integer tensors are more often labels or pixels.
     if isinstance(value, (list, tuple)) and not tensor.is_complex() and tensor.dtype != torch.bool:
         tensor = torch.as_tensor(value, dtype=torch.float64)
-    if not tensor.is_floating_point():
-        raise InputError(f"{name} must be floating point, got {tensor.dtype}; convert it with .double().")
-    if not bool(torch.isfinite(tensor).all()):
-        raise InputError(f"{name} must be finite, got NaN or infinity; drop or mask these rows.")
+    floating = tensor.is_floating_point()
+    require(floating, f"{name} must be floating point, got {tensor.dtype}; convert it with .double().")
+    finite = bool(torch.isfinite(tensor).all())
+    require(finite, f"{name} must be finite, got NaN or infinity; drop or mask these rows.")
     return tensor.double()
 
 
-def convert_log_density(log_p: Number, to: str = "pi2", from_: str = "pi2") -> Number:
-    """A log density restated for another volume of all rotations: "pi2" (ours), "1" or "8pi2"."""
-    for measure in (to, from_):
-        if measure not in _LOG_VOLUMES:
-            raise InputError(f"measure must be one of {', '.join(_LOG_VOLUMES)}, got {measure!r}; ours is pi2.")
-    return log_p + (_LOG_VOLUMES[from_] - _LOG_VOLUMES[to])
+def convert_log_density(log_p: Number, to: str) -> Number:
+    """Our log density restated for another volume of all rotations: "pi2" (ours), "1" or "8pi2"."""
+    require(to in _SHIFTS, f"measure must be one of {', '.join(_SHIFTS)}, got {to!r}; ours is pi2.")
+    return log_p + _SHIFTS[to]
 
 
 def multiply(p: Float[Tensor, "*#batch 4"], q: Float[Tensor, "*#batch 4"]) -> Float[Tensor, "... 4"]:
@@ -127,9 +128,8 @@ def chordal_mean(
     q: Float[Tensor, "*batch n 4"], weights: Float[Tensor, "*batch n"] | None = None
 ) -> Float[Tensor, "*batch 4"]:
     """The mean of n xyzw quaternions regardless of their signs: the main eigenvector of $sum_n w_n q_n q_n^T$."""
-    require(
-        q.shape[-2] > 0, "a mean needs at least one rotation, got none; check the axis of length n before the last."
-    )
+    some = q.shape[-2] > 0
+    require(some, "a mean needs at least one rotation, got none; check the axis of length n before the last.")
     weighted = q if weights is None else q * weights.unsqueeze(-1)
     scatter = (weighted.mT @ q).double()
     return canonical(torch.linalg.eigh(scatter)[1][..., -1].to(q.dtype))
@@ -197,7 +197,7 @@ def euler_to_quat(
     count = angles.shape[-1]
     require(count == len(axes), f"{convention!r} needs {len(axes)} angles on the last axis, got {count}.")
     half = angles * (math.pi / 360 if degrees else 0.5)
-    q = angles.new_zeros(*angles.shape[:-1], 4) + angles.new_tensor([0, 0, 0, 1])
+    q = IDENTITY.to(angles).expand(*angles.shape[:-1], 4)
     for axis, h in zip(axes, half.unbind(-1)):
         parts = [torch.zeros_like(h)] * 3 + [torch.cos(h)]
         parts[axis] = torch.sin(h)
@@ -243,7 +243,7 @@ def opencv_to_opengl(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
 def random_quat(
     shape: tuple[int, ...] = (),
     *,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "*shape 4"]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from aquamam.errors import InputError, require
 from aquamam.geometry.rotations import (
+    IDENTITY,
     as_rotation_matrix,
     as_unit_quat,
     geodesic_angle,
@@ -30,7 +31,6 @@ from aquamam.geometry.rotations import (
 MAX_ORDER = 360  # of the discrete elements
 MEASURED = math.radians(2)  # how far off a measured symmetry may be: that of Linemod's glue is one of 178.5 degrees
 SAME = math.radians(0.2)  # closer elements are one: files round, and 360 rotations about one axis are a degree apart
-IDENTITY = torch.tensor([[0, 0, 0, 1]], dtype=torch.float64)
 ORIGIN = torch.zeros(3, dtype=torch.float64)
 Vector = Sequence[float | int] | np.ndarray | Tensor  # three numbers
 
@@ -51,22 +51,18 @@ class SymmetryGroup:
         axis = None if self.axis is None else _vector(self.axis, "axis", unit=True)
         if axis is not None:  # the identity, and one flip of the axis if there is any
             along = rotate(elements, axis) @ axis
+            kept = bool((along.abs() >= math.cos(SAME)).all())
             rule = "symmetries beside a continuous axis must keep or reverse it"
-            require(
-                bool((along.abs() >= math.cos(SAME)).all()), f"{rule}, got one that tilts it, which makes a sphere."
-            )
-            elements = torch.cat((IDENTITY, elements[along < 0][:1]))
-        distance = geodesic_angle(elements, IDENTITY)
-        there = len(elements) > 0 and float(distance.min()) <= SAME
+            require(kept, f"{rule}, got one that tilts it, which makes a sphere.")
+            elements = torch.cat((IDENTITY[None], elements[along < 0][:1]))
+        others = geodesic_angle(elements, IDENTITY) > SAME
+        there = not bool(others.all())
         require(there, "a symmetry group must contain the identity, got none; add the quaternion [0, 0, 0, 1].")
-        first = int(distance.argmin())
-        elements = torch.cat((IDENTITY, elements[:first], elements[first + 1 :]))
         distinct = int(_matches(elements, elements).sum(-1).amax()) == 1
         require(distinct, "elements of a symmetry group must differ, got the same rotation twice; drop one.")
-        # distinct and closed; a finite closed set has its inverses
-        closed = axis is not None or all(
-            bool(_matches(multiply(elements, q), elements).any(-1).all()) for q in elements
-        )
+        elements = torch.cat((IDENTITY[None], elements[others]))
+        # a finite closed set has its inverses
+        closed = axis is not None or all(_matches(multiply(elements, q), elements).any(-1).all() for q in elements)
         came = f"got {len(elements)} that lack some; SymmetryGroup.generated completes them"
         require(closed, f"a symmetry group must hold the products of its elements, {came}.")
         object.__setattr__(self, "elements", elements)
@@ -139,12 +135,10 @@ class SymmetryGroup:
     def to_bop(self, offset: Vector | None = None) -> dict[str, Any]:
         """The symmetry entries of an object in BOP's models_info.json, about the group's offset or another one."""
         point = self.offset if offset is None else _vector(offset, "offset")
-        poses = torch.eye(4, dtype=torch.float64).repeat(len(self.elements) - 1, 1, 1)
-        poses[:, :3, :3] = quat_to_matrix(self.elements[1:])
-        poses[:, :3, 3] = point - poses[:, :3, :3] @ point
-        entry: dict[str, Any] = {}
-        if len(poses):
-            entry["symmetries_discrete"] = poses.flatten(1).tolist()
+        motions = torch.eye(4, dtype=torch.float64).repeat(len(self.elements) - 1, 1, 1)
+        motions[:, :3, :3] = R = quat_to_matrix(self.elements[1:])
+        motions[:, :3, 3] = point - R @ point
+        entry: dict[str, Any] = {"symmetries_discrete": motions.flatten(1).tolist()} if len(motions) else {}
         if self.axis is not None:
             entry["symmetries_continuous"] = [{"axis": self.axis.tolist(), "offset": point.tolist()}]
         return entry
@@ -180,8 +174,8 @@ class SymmetryGroup:
         """The smallest group that contains these rotations (xyzw) and every rotation about the axis."""
         steps = as_unit_quat(generators, "generators")
         if axis is not None:
-            return cls(elements=torch.cat((IDENTITY, steps)), axis=_vector(axis, "axis"), offset=offset)
-        elements, start = IDENTITY, 0
+            return cls(elements=torch.cat((IDENTITY[None], steps)), axis=_vector(axis, "axis"), offset=offset)
+        elements, start = IDENTITY[None], 0
         while start < len(elements):  # multiply the newest elements until nothing new appears
             products = multiply(elements[start:, None], steps).flatten(0, 1)
             start = len(elements)
@@ -195,7 +189,7 @@ class SymmetryGroup:
 
     @classmethod
     def trivial(cls) -> "SymmetryGroup":
-        return cls(elements=IDENTITY)
+        return cls(elements=IDENTITY[None])
 
     @classmethod
     def cyclic(cls, n: int, axis: Vector = (0.0, 0.0, 1.0)) -> "SymmetryGroup":
@@ -233,7 +227,7 @@ class SymmetryGroup:
         """Every rotation about an axis (a cone), and with `flip` the half turns that reverse it too (a cylinder)."""
         line = _vector(axis, "axis", unit=True)
         across = torch.linalg.cross(line, torch.eye(3, dtype=torch.float64)[line.abs().argmin()])
-        return cls(elements=_about(across, 2) if flip else IDENTITY, axis=line)
+        return cls(elements=_about(across, 2) if flip else IDENTITY[None], axis=line)
 
 
 def _about(axis: Vector, n: int) -> Float64[Tensor, "n 4"]:

@@ -10,28 +10,23 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from aquamam.errors import require
+from aquamam.files import finite
 from aquamam.geometry.rotations import quat_to_matrix, quat_to_rotvec
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.posterior.distribution import RotationDistribution
+from aquamam.posterior.distribution import Generator, RotationDistribution
 from aquamam.posterior.modes import NEIGHBOURS, Mode, angles_deg, as_tuple, cluster, describe
 from aquamam.posterior.regions import ATYPICAL
 
 SHARE_ANGLES = (5, 15, 30)  # degrees
 Samples = Float[Tensor, "n 4"]
-Quaternion = Float[Tensor, "4"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certainty:
-    """How the probability is shared out."""
+    """How the probability is shared out; of no samples nothing is known."""
 
-    shares: dict[int, float]  # degrees -> share of probability that near to the prediction
-    modes: tuple[Mode, ...]  # largest share first
-
-    @property
-    def is_ambiguous(self) -> bool:
-        """Whether more than one rotation fits."""
-        return len(self.modes) != 1 or self.modes[0].kind != "point"
+    shares: dict[int, float] = field(default_factory=dict)  # degrees -> probability that near to the prediction
+    modes: tuple[Mode, ...] = ()  # largest share first
 
     @property
     def words(self) -> str:
@@ -39,8 +34,9 @@ class Certainty:
 
     def to_dict(self) -> dict[str, Any]:
         near = {f"share_within_{limit}_deg": round(share, 4) for limit, share in self.shares.items()}
-        modes = [mode.to_dict() for mode in self.modes]
-        return {**near, "modes": modes, "ambiguous": self.is_ambiguous, "verdict": self.words}
+        ambiguous = len(self.modes) != 1 or self.modes[0].kind != "point"
+        told = {"modes": [mode.to_dict() for mode in self.modes], "ambiguous": ambiguous, "verdict": self.words}
+        return near | told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +47,10 @@ class Folded(Certainty):
     order: int | float  # of the group
 
     @classmethod
-    def of(cls, q: Samples, best: Quaternion, group: SymmetryGroup) -> "Folded":
+    def of(cls, q: Samples, best: Float[Tensor, "4"], group: SymmetryGroup) -> "Folded":
         """From samples and the prediction (xyzw)."""
         near = group.nearest(q.double().cpu(), best.double().cpu())
-        shares = shares_within(angles_deg(best[None].cpu(), near)[0])
-        return cls(order=group.order, shares=shares, modes=tuple(cluster(near).modes))
+        return cls(order=group.order, shares=shares_within(near, best.cpu()), modes=tuple(cluster(near).modes))
 
     @property
     def words(self) -> str:
@@ -91,8 +86,7 @@ class Answer(Certainty):
         values: dict[str, Any] = {"quaternion_xyzw": _rounded(q), "rotvec": _rounded(quat_to_rotvec(q))}
         if matrix:
             values["matrix"] = _rounded(quat_to_matrix(q))
-        for name, value in (("log_density", self.log_density), ("ceiling", self.ceiling)):
-            values[name] = round(value, 4) if math.isfinite(value) else None
+        values |= finite({"log_density": round(self.log_density, 4), "ceiling": round(self.ceiling, 4)})
         if self.typicality is not None:
             values["typicality"] = round(self.typicality, 5)
         values |= {"measure": "pi^2", **(super().to_dict() if self.shares else {})}
@@ -109,16 +103,13 @@ def answers(
     *,
     strategy: str = "greedy",
     symmetry: SymmetryGroup | None = None,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
 ) -> list[Answer]:
-    """The answer for each image, also up to the object's symmetry if given; `strategy` is that of `predict`.
-
-    With 0 samples it is the prediction and its density alone.
+    """The answer for each image of a flat batch, also up to the object's symmetry if given; `strategy` is that of
+    `predict`. With 0 samples it is the prediction and its density alone.
     """
     enough = samples == 0 or samples > NEIGHBOURS
     require(enough, f"modes need more than {NEIGHBOURS} samples, got {samples}; 1000 tell four modes from one.")
-    shape = tuple(posterior.batch_shape)
-    require(len(shape) == 1, f"answers are found for a flat batch of images, got batch {shape}.")
     drawn = posterior.sample((samples,), generator=generator).double()
     with torch.no_grad():
         predicted = posterior.predict(strategy, generator=generator)
@@ -127,33 +118,32 @@ def answers(
     typical = [None] * len(predicted) if typicality is None else typicality.tolist()
     found = []
     for q, best, log_p, p in zip(drawn.unbind(1), predicted, log_density, typical):
-        told: dict[str, Any] = {"shares": {}, "modes": ()}
+        told: dict[str, Any] = {"log_density": log_p, "ceiling": float(posterior.ceiling), "typicality": p}
         if samples:
             labels, modes = cluster(q)
-            told = {"shares": shares_within(angles_deg(best[None], q)[0]), "modes": tuple(modes)}
-            told |= {"samples": q, "labels": labels, "folded": symmetry and Folded.of(q, best, symmetry)}
-        about: dict[str, Any] = {"log_density": log_p, "ceiling": float(posterior.ceiling), "typicality": p}
-        found.append(Answer(quaternion=as_tuple(best), **about, **told))
+            told |= {"samples": q, "labels": labels, "shares": shares_within(q, best), "modes": tuple(modes)}
+            told["folded"] = symmetry and Folded.of(q, best, symmetry)
+        found.append(Answer(quaternion=as_tuple(best), **told))
     return with_densities(posterior, found, drawn.device) if samples else found
 
 
-def shares_within(angle: Float[Tensor, "n"]) -> dict[int, float]:
-    """Of the samples at these angles to the prediction, in degrees."""
+def shares_within(q: Samples, best: Float[Tensor, "4"]) -> dict[int, float]:
+    """Of samples near to the prediction."""
+    angle = angles_deg(best[None], q)[0]
     return {limit: float((angle <= limit).double().mean()) for limit in SHARE_ANGLES}
 
 
 def with_densities(posterior: RotationDistribution, found: list[Answer], device: torch.device) -> list[Answer]:
     """Each image's answer with the log densities of its modes filled in, one pass of the network for all."""
-    every = [[*one.modes, *(one.folded.modes if one.folded is not None else ())] for one in found]
-    where = torch.zeros(max(map(len, every), default=0), len(found), 4, dtype=torch.float64)
-    where[..., 3] = 1
+    every = [(*one.modes, *(one.folded.modes if one.folded is not None else ())) for one in found]
+    where = torch.full((max(map(len, every), default=0), len(found), 4), 0.5, dtype=torch.float64)  # rotations, too
     for i, modes in enumerate(every):
         where[: len(modes), i] = torch.tensor([mode.quaternion for mode in modes], dtype=torch.float64).reshape(-1, 4)
     with torch.no_grad():
         log_p = posterior.log_prob(where.to(device)).T.tolist()
     done = []
     for one, modes, densities in zip(found, every, log_p):
-        modes = [replace(mode, log_density=p) for mode, p in zip(modes, densities)]
-        own, others = tuple(modes[: len(one.modes)]), tuple(modes[len(one.modes) :])
-        done.append(replace(one, modes=own, folded=one.folded and replace(one.folded, modes=others)))
+        told = tuple(replace(mode, log_density=p) for mode, p in zip(modes, densities))
+        folded = one.folded and replace(one.folded, modes=told[len(one.modes) :])
+        done.append(replace(one, modes=told[: len(one.modes)], folded=folded))
     return done

@@ -3,7 +3,8 @@ rotations of its part are indistinguishable in an image (`ViewClasses`)."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from aquamam.errors import InputError, require
-from aquamam.geometry.rotations import as_unit_quat, multiply, quat_to_matrix
+from aquamam.geometry.rotations import Generator, as_unit_quat, multiply, quat_to_matrix
 
 TOKENS = 6  # of a rotation and a window
 
@@ -24,26 +25,15 @@ class ConformalScores:
     scores: tuple[tuple[float, ...], ...]
     edges: tuple[float, ...] = ()  # between the groups, in nats of entropy
 
+    def __post_init__(self) -> None:
+        good = self.samples > 0 and len(self.edges) == len(self.scores) - 1
+        require(good, "conformal scores must be of some samples, with one edge less than groups; calibrate again.")
+
     def mass(self, level: float, spread: Float[Tensor, "batch"]) -> Float[Tensor, "batch"]:
         """The share of the posterior that holds the truth with this probability; 1 where too few were held out."""
         masses = torch.tensor([quantile(group, level) for group in self.scores], dtype=torch.float64)
         edges = torch.tensor(self.edges, dtype=torch.float64)
         return masses[torch.searchsorted(edges, spread.double().cpu().contiguous())].to(spread.device)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "ConformalScores":
-        try:
-            scores = tuple(tuple(map(float, group)) for group in data["scores"])
-            found = cls(samples=int(data["samples"]), scores=scores, edges=tuple(map(float, data.get("edges", ()))))
-            if found.samples < 1 or len(found.edges) != len(scores) - 1:
-                raise ValueError("there must be one edge less than groups")
-        except (KeyError, TypeError, ValueError) as error:
-            rule = "conformal scores must hold samples, scores in groups and the edges between them"
-            raise InputError(f"{rule}, got {data!r:.60}; calibrate the model again.") from error
-        return found
 
 
 def quantile(scores: Sequence[float], level: float) -> float:
@@ -109,19 +99,30 @@ class Calibration:
     def from_dict(cls, data: Mapping[str, Any]) -> "Calibration":
         """The inverse of `to_dict`."""
         try:
-            temperatures, floor = tuple(map(float, data.get("temperatures", ()))), float(data.get("floor", 0))
-            scores, typical = data.get("scores"), data.get("typicality")
-            typicality = typical and Typicality(**{name: _tuples(value) for name, value in typical.items()})
+            scores, typicality = data.get("scores"), data.get("typicality")
+            return cls(
+                temperatures=_numbers(data.get("temperatures", ())),
+                floor=_numbers(data.get("floor", 0.0)),
+                scores=_told(ConformalScores, scores) if scores else None,
+                typicality=_told(Typicality, typicality) if typicality else None,
+            )
+        except InputError:
+            raise
         except (AttributeError, TypeError, ValueError) as error:
             rule = "a calibration must hold temperatures, floor, scores and typicality"
-            raise InputError(f"{rule}, got {data!r:.60}.") from error
-        found = scores and ConformalScores.from_dict(scores)
-        return cls(temperatures=temperatures, floor=floor, scores=found, typicality=typicality)
+            raise InputError(f"{rule}, got {data!r:.60}; calibrate the model again.") from error
 
 
-def _tuples(value: Any) -> Any:
-    """JSON has lists only."""
-    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+def _told(kind: Any, data: Mapping[str, Any]) -> Any:
+    """One of the classes above from what JSON tells of its fields."""
+    return kind(**{field.name: _numbers(data[field.name]) for field in fields(kind) if field.name in data})
+
+
+def _numbers(value: Any) -> Any:
+    """Numbers in tuples; JSON has lists only."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_numbers, value))
+    return value if isinstance(value, int) else float(value)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,15 +136,16 @@ class ViewClasses:
     planes: Float[Tensor, "p 4"]  # normals and heights in the object's frame
     changed: Bool[Tensor, "_ _"]  # which element repaints which plane
     distance: float  # of the camera from the object's origin
-    product: Int64[Tensor, "g g"] = field(init=False)  # number of the element that two of them make
 
     def __post_init__(self) -> None:
         fits = self.changed.shape == (len(self.elements), len(self.planes)) and not bool(self.changed[0].any())
         came = f"{len(self.elements)} elements, {len(self.planes)} planes and marks {tuple(self.changed.shape)}"
         require(fits, f"view classes need a mark for each element and plane, none for the identity, got {came}.")
-        near, product = (multiply(self.elements[:, None], self.elements) @ self.elements.mT).abs().max(-1)
-        require(bool((near > 1 - 1e-4).all()), "view classes need a group of rotations, and products are missing.")
-        object.__setattr__(self, "product", product)
+
+    @cached_property
+    def product(self) -> Int64[Tensor, "g g"]:
+        """Number of the element that two of them make."""
+        return (multiply(self.elements[:, None], self.elements) @ self.elements.mT).abs().argmax(-1)
 
     @torch.no_grad()
     def members(self, q: Float[Tensor, "*shape 4"]) -> Bool[Tensor, "*shape g"]:
@@ -168,7 +170,7 @@ class ViewClasses:
         shown = camera @ planes[:, :3].mT > planes[:, 3]
         return shown.float() @ self.changed.to(camera.device).float().mT == 0
 
-    def draw(self, q: Float[Tensor, "*shape 4"], generator: torch.Generator | None = None) -> Float[Tensor, "*shape 4"]:
+    def draw(self, q: Float[Tensor, "*shape 4"], generator: Generator = None) -> Float[Tensor, "*shape 4"]:
         """One of the class of each rotation, all equally likely."""
         member = self.members(q)
         u = torch.rand(q.shape[:-1], generator=generator, dtype=torch.float64, device=q.device)

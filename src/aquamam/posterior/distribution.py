@@ -16,14 +16,8 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from aquamam.errors import InputError, require
-from aquamam.geometry.rotations import (
-    LOG_UNIFORM,
-    as_unit_quat,
-    convert_log_density,
-    inverse,
-    multiply,
-    random_quat,
-)
+from aquamam.geometry.directional import Generator
+from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, convert_log_density, inverse, multiply, random_quat
 from aquamam.posterior.calibration import Calibration, ConformalScores, ViewClasses
 from aquamam.posterior.regions import Estimate, Region, find_region
 
@@ -32,7 +26,6 @@ CHUNK_FLOATS = 16_000_000
 Images = Int64[Tensor, "some"] | slice  # some images of a batch
 Rotations = Float[Tensor, "rotations batch 4"]  # xyzw
 Densities = Float[Tensor, "rotations batch"]
-Generator = torch.Generator | None
 
 
 def least_expected_error(q: Float[Tensor, "samples *batch 4"]) -> Float[Tensor, "*batch 4"]:
@@ -101,6 +94,11 @@ class RotationDistribution(Distribution):
         raise NotImplementedError(f"{type(self).__name__} has no encoder whose states could be judged.")
 
     @property
+    def conformal_scores(self) -> ConformalScores | None:
+        """Of held-out truths, where they are known."""
+        return None
+
+    @property
     def typicality(self) -> Float[Tensor, "batch"] | None:
         """For each image a p-value of being like those that the model was trained on, where that is known."""
         return None
@@ -110,7 +108,7 @@ class RotationDistribution(Distribution):
 
         With respect to volume pi^2 (uniform = -2.2895) unless `measure` asks for "1" or "8pi2".
         """
-        q, sample_shape = as_unit_quat(value), value.shape[:-1][: max(0, value.ndim - 1 - len(self.batch_shape))]
+        q, sample_shape = as_unit_quat(value), value.shape[: max(0, value.ndim - 1 - len(self.batch_shape))]
         try:
             q = q.expand(*sample_shape, *self.batch_shape, 4)
         except RuntimeError:
@@ -149,9 +147,9 @@ class RotationDistribution(Distribution):
         require(k >= 1, f"k must be a positive whole number, got {k}.")
         with torch.no_grad():
             q, log_p = self._topk(k)
-        flat = (len(q), *[1] * (len(self.batch_shape) - 1), self._batch)
-        shape = (len(q), *self.batch_shape)
-        return TopK(q.reshape(*flat, 4).expand(*shape, 4), log_p.reshape(flat).expand(shape))
+        first, shape = [1] * (len(self.batch_shape) - 1), (len(q), *self.batch_shape)
+        q, log_p = q.reshape(len(q), *first, self._batch, 4), log_p.reshape(len(q), *first, self._batch)
+        return TopK(q.expand(*shape, 4), log_p.expand(shape))
 
     def entropy(self, samples: int = 1024, *, generator: Generator = None) -> Estimate:  # type: ignore[override]
         """Differential entropy in nats (volume pi^2) as a Monte Carlo mean of -log p, with its standard error."""
@@ -161,7 +159,8 @@ class RotationDistribution(Distribution):
         return Estimate(surprise.mean(0), surprise.std(0) / samples**0.5)
 
     def region(self, level: float = 0.9, **options: Any) -> Region:
-        """The highest-density regions that hold this share of the posterior; options of `regions.find_region`."""
+        """The highest-density regions that hold the truth with this probability, if the model is calibrated and the
+        image like the held-out ones, and else this share of the posterior; options of `regions.find_region`."""
         return find_region(self, level, **options)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> "RotationDistribution":
@@ -196,14 +195,18 @@ class Wrapped(RotationDistribution):
         self.inner = inner
 
     def around(self, inner: RotationDistribution) -> "Wrapped":
+        """The same about another distribution."""
         new = copy.copy(self)
-        new.inner, new._batch, new._batch_shape, new._copies = inner, inner._batch, inner.batch_shape, inner._copies
-        new.row_floats = inner.row_floats
+        Wrapped.__init__(new, inner)
         return new
 
     @property
     def unwrapped(self) -> RotationDistribution:
         return self.inner.unwrapped
+
+    @property
+    def conformal_scores(self) -> ConformalScores | None:
+        return self.inner.conformal_scores
 
     @property
     def typicality(self) -> Float[Tensor, "batch"] | None:
@@ -218,16 +221,6 @@ class Wrapped(RotationDistribution):
     def _cell(self, q: Float[Tensor, "*batch 4"]) -> tuple[Int64[Tensor, "*batch code"], Float[Tensor, "*batch"]]:
         return self.inner._cell(q)
 
-    @property
-    def scores(self) -> ConformalScores | None:
-        """Of held-out truths, which no rotation of the camera changes."""
-        return self.inner.scores if isinstance(self.inner, Wrapped) else None
-
-    def region(self, level: float = 0.9, **options: Any) -> Region:
-        """The regions that hold the truth with this probability, if the image is like the held-out ones."""
-        given = options.pop("calibration", True)
-        return find_region(self, level, calibration=self.scores if given is True else given, **options)
-
 
 class Calibrated(Wrapped):
     r"""A posterior with what its model's held-out images say about it.
@@ -239,6 +232,10 @@ class Calibrated(Wrapped):
     def __init__(self, inner: RotationDistribution, calibration: Calibration):
         super().__init__(inner)
         self.calibration = calibration
+
+    @property
+    def conformal_scores(self) -> ConformalScores | None:
+        return self.calibration.scores
 
     @property
     def typicality(self) -> Float[Tensor, "batch"] | None:
@@ -262,10 +259,6 @@ class Calibrated(Wrapped):
     def _topk(self, k: int) -> TopK:
         q, log_p = self.inner._topk(k)  # what the floor adds to a cell is less than a millionth
         return TopK(q, log_p + math.log1p(-self.calibration.floor))
-
-    @property
-    def scores(self) -> ConformalScores | None:
-        return self.calibration.scores
 
 
 class Rotated(Wrapped):

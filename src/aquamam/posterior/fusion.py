@@ -15,8 +15,8 @@ frames are as views of one rotation than of unrelated ones. Far below 1 they con
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from aquamam.errors import InputError, require
 from aquamam.geometry.directional import draw_category, draw_uniform
-from aquamam.geometry.rotations import LOG_UNIFORM, as_unit_quat, chordal_mean, inverse, multiply
+from aquamam.geometry.rotations import IDENTITY, LOG_UNIFORM, as_unit_quat, chordal_mean, inverse, multiply
 from aquamam.posterior.distribution import Estimate, Generator, RotationDistribution, TopK
 from aquamam.posterior.kernel_mixture import KernelMixture, neighbour_distance
 from aquamam.posterior.modes import angles_deg
@@ -79,8 +79,7 @@ def _shuffled(q: Rotations, generator: Generator) -> Rotations:
     return q.take_along_dim(draw_uniform(q.shape[:2], generator, q.device).argsort(0)[..., None], 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Points:
+class Points(NamedTuple):
     """Weighted points; logarithms are of ratios to the uniform density."""
 
     q: Rotations
@@ -153,9 +152,9 @@ def search(frames: Frames, trial: int, samples: int, generator: Generator) -> tu
     def learn(points: Points) -> None:
         """Make the next proposal with these points, drawn from the latest, too."""
         rounds.append(points)
-        every = Points(*(torch.cat([getattr(r, f.name) for r in rounds]) for f in fields(Points)))
+        every = Points(*map(torch.cat, zip(*rounds)))
         parts = [p.log_density(every.q, every.log_ratios) + math.log(len(r.q)) for p, r in zip(proposals, rounds)]
-        every = replace(every, log_weight=every.log_total - torch.stack(parts).logsumexp(0))
+        every = every._replace(log_weight=every.log_total - torch.stack(parts).logsumexp(0))
         # where few points count they would be few different centres: a power of the weights lets more of them count
         centres = every.q.take_along_dim(every.pick(KERNELS, generator, every.power(KERNELS / 4))[..., None], 0)
         kernels = KernelMixture(centres, WIDTH * neighbour_distance(centres), OF_UNIFORM / (1 - OF_FRAMES))
@@ -308,8 +307,8 @@ def fuse(
     with torch.no_grad():
         proposal, points = search(frames, min(samples, max(TRIAL, 16 * count)), samples, generator)
     for i in points.impossible.nonzero().flatten().tolist():
-        none = f"those of object {i} leave none; check the relative rotations"
-        raise InputError(f"frames must leave a rotation that all allow, and {none}.")
+        told = f"those of object {i} leave none; check the relative rotations."
+        raise InputError(f"frames must leave a rotation that all allow, and {told}")
     fused = FusedPosterior(proposal, points)
     doubtful = (~fused.reliable).nonzero().flatten().tolist()
     if doubtful and conflict != "keep":
@@ -325,8 +324,7 @@ def fuse(
 def _frames(posteriors: Any, relative_rotations: Any, weights: Any) -> Frames:
     """The factors, checked."""
     if isinstance(posteriors, RotationDistribution):  # the images are frames of one object
-        flat = len(posteriors.batch_shape) == 1
-        images = range(posteriors.batch_shape.numel())
+        flat, images = len(posteriors.batch_shape) == 1, range(posteriors.batch_shape.numel())
         posteriors = [posteriors._some(slice(i, i + 1)) for i in images] if flat else [posteriors]
     each = tuple(posteriors)
     good = len(each) > 0 and all(isinstance(p, RotationDistribution) for p in each)
@@ -336,11 +334,8 @@ def _frames(posteriors: Any, relative_rotations: Any, weights: Any) -> Frames:
     rule = "posteriors to fuse must have flat batches of as many images each, or of one"
     require(fits, f"{rule}, got {', '.join(map(str, shapes))}.")
     count, (batch,) = len(each), max(shapes, key=lambda shape: shape != (1,))
-    if relative_rotations is None:
-        relative_rotations = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64).expand(count, 4)
-    elif isinstance(relative_rotations, (list, tuple)) and any(isinstance(d, Tensor) for d in relative_rotations):
-        relative_rotations = torch.stack(torch.broadcast_tensors(*map(torch.as_tensor, relative_rotations)))
-    relative = as_unit_quat(relative_rotations, "relative_rotations")
+    still = IDENTITY.expand(count, 4)
+    relative = as_unit_quat(still if relative_rotations is None else relative_rotations, "relative_rotations")
     relative = relative[:, None] if relative.ndim == 2 else relative
     fits = relative.ndim == 3 and relative.shape[0] == count and relative.shape[1] in (1, batch)
     rule = f"relative_rotations must be ({count}, 4) or ({count}, {batch}, 4), one for each frame"

@@ -18,7 +18,7 @@ from aquamam.geometry.camera import check_frame
 from aquamam.geometry.rotations import inverse, multiply, opencv_to_opengl, quat_to_matrix, quat_to_rotvec, rotate
 from aquamam.posterior.modes import as_tuple, cluster
 
-_FLIP = np.array([1.0, -1.0, -1.0])  # from one frame to the other
+_FLIP = np.array([1.0, -1.0, -1.0] * 2)  # a translation and a rotation vector from one frame to the other
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,10 +37,9 @@ class Hypothesis:
         if check_frame(frame) == self.frame:
             return self
         x, y, z = self.translation
-        both = np.concatenate([_FLIP, _FLIP])
         q = opencv_to_opengl(torch.tensor(self.quaternion, dtype=torch.float64))
         pose: Any = {"quaternion": as_tuple(q), "translation": (x, -y, -z), "frame": frame}
-        return replace(self, covariance=self.covariance * np.outer(both, both), **pose)
+        return replace(self, covariance=self.covariance * np.outer(_FLIP, _FLIP), **pose)
 
     @property
     def matrix(self) -> Float64[np.ndarray, "3 3"]:

@@ -9,7 +9,6 @@ from torch import Tensor
 from aquamam.geometry.directional import draw_category, draw_uniform, sample_bingham
 from aquamam.geometry.rotations import LOG_UNIFORM, multiply, random_quat
 from aquamam.posterior.distribution import Densities, Generator, Images, RotationDistribution, Rotations
-from aquamam.posterior.modes import angles_deg
 
 NEIGHBOURS = 12
 NARROWEST, WIDEST = math.radians(0.05), math.radians(40)  # of kernels
@@ -57,7 +56,6 @@ class KernelMixture(RotationDistribution):
 
 def neighbour_distance(q: Float[Tensor, "points batch 4"]) -> Float64[Tensor, "points batch"]:
     """How far the twelfth neighbour of each point is, in radians: a kernel's width that follows modes of any width."""
-    near = min(NEIGHBOURS, len(q) - 1)
-    columns = [torch.deg2rad(angles_deg(x, x)).kthvalue(near + 1, -1).values for x in q.unbind(1)]
-    far = torch.stack(columns, 1) if columns else q[..., 0].double()
-    return far.clamp(NARROWEST, WIDEST)
+    each = q.double().transpose(0, 1)
+    angle = 2 * torch.arccos((each @ each.mT).abs().clamp_max(1))
+    return angle.kthvalue(min(NEIGHBOURS + 1, len(q)), -1).values.T.clamp(NARROWEST, WIDEST)

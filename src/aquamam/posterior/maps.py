@@ -7,15 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from aquamam.errors import require
-from aquamam.posterior.distribution import (
-    CHUNK_FLOATS,
-    Densities,
-    Images,
-    RotationDistribution,
-    Rotations,
-    Wrapped,
-)
-from aquamam.posterior.sentences import QuaternionSentences
+from aquamam.geometry.cells import Cells
+from aquamam.posterior.distribution import CHUNK_FLOATS, Densities, Images, RotationDistribution, Rotations, Wrapped
+from aquamam.posterior.sentences import Conditionals, QuaternionSentences
 
 FAINTEST = -80.0  # nats; a million pairs of tokens less likely than this have 1e-29 together
 STEPS = 8  # a nat
@@ -31,7 +25,7 @@ def within(posterior: RotationDistribution, tolerance: float = 0.0) -> RotationD
         return posterior
     cells, row = posterior.cells, posterior.conditionals.row_floats // 4
     fits = cells.first_tokens * (cells.bins + row) <= 4 * CHUNK_FLOATS
-    return SentenceMap(posterior, tolerance) if fits else posterior
+    return SentenceMap(posterior.conditionals, cells, tolerance) if fits else posterior
 
 
 class FirstTokens(NamedTuple):
@@ -48,23 +42,22 @@ class SentenceMap(QuaternionSentences):
     taken as even over its legal bins. That is a density again, and of a map's rotations only the likely ones go through
     the network. Samples and predictions stay those of the whole distribution."""
 
-    def __init__(self, whole: QuaternionSentences, tolerance: float):
-        super().__init__(whole.conditionals, whole.cells)
-        self.whole, self.tolerance = whole, tolerance
-        self.row_floats = 256  # few rotations meet the network
+    def __init__(self, conditionals: Conditionals, cells: Cells, tolerance: float):
+        super().__init__(conditionals, cells)
+        self.tolerance, self.row_floats = tolerance, 256  # few rotations meet the network
         self._of_images: dict[int, FirstTokens] = {}
 
     def _some(self, images: Images) -> "SentenceMap":
-        return SentenceMap(self.whole._some(images), self.tolerance)
+        return SentenceMap(self.conditionals.some(images), self.cells, self.tolerance)
 
     def _log_prob(self, q: Rotations) -> Densities:
         if torch.is_grad_enabled():
-            return self.whole._log_prob(q)
+            return super()._log_prob(q)
         return torch.cat([self._of_image(i, q[:, i : i + 1]) for i in range(self._batch)], 1)
 
     def _of_image(self, i: int, q: Float[Tensor, "rotations 1 4"]) -> Float[Tensor, "rotations 1"]:
         if i not in self._of_images:
-            self._of_images[i] = self._first_tokens(self.whole._some(slice(i, i + 1)))
+            self._of_images[i] = self._first_tokens(i)
         (one, second, states, threshold), cells = self._of_images[i], self.cells
         point = cells.chart.split(q)
         cell = cells.locate(point)
@@ -79,8 +72,8 @@ class SentenceMap(QuaternionSentences):
             third[some] = logits.gather(-1, cell[some, :, 2:]).squeeze(-1) - logits.logsumexp(-1)
         return log_p + third + cells.log_factor(point, cell)
 
-    def _first_tokens(self, one: QuaternionSentences) -> FirstTokens:
-        cells, log_p, past = one.cells, [], []
+    def _first_tokens(self, i: int) -> FirstTokens:
+        one, cells, log_p, past = super()._some(slice(i, i + 1)), self.cells, [], []
         first = one.first_log_probs()[0]
         tokens = torch.arange(cells.first_tokens, device=first.device)[:, None]
         for token in tokens.split(one._chunks(len(tokens))):

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from aquamam.files import finite
 from aquamam.geometry.rotations import chordal_mean, inverse, multiply, quat_to_rotvec
 
 NEIGHBOURS = 5  # a sample with fewer within the radius is a straggler and links nothing
@@ -34,17 +35,17 @@ class Mode:
     quaternion: tuple[float, float, float, float]  # xyzw, where its samples are most crowded
     share: float  # of all probability
     radius_deg: float  # 90 % of its samples lie this near to the quaternion
-    log_density: float = math.nan  # at the quaternion, volume pi^2
+    log_density: float = math.nan  # at the quaternion, volume pi^2, where it was asked for
     kind: str  # "point", "curve" (a continuous symmetry), or "region" when little stands out
 
-    def to_dict(self, *, density: bool = True) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON, rounded to what samples can tell."""
-        log_density = round(self.log_density, 4) if math.isfinite(self.log_density) else None
+        density = {} if math.isnan(self.log_density) else finite({"log_density": round(self.log_density, 4)})
         return {
             "quaternion_xyzw": [round(x, 6) for x in self.quaternion],
             "share": round(self.share, 4),
             "radius_deg": round(self.radius_deg, 2),
-            **({"log_density": log_density} if density else {}),
+            **density,
             "kind": self.kind,
         }
 

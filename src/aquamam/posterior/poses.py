@@ -16,22 +16,18 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from aquamam.errors import InputError
 from aquamam.geometry.camera import NOMINAL, Crop, ray_rotation
 from aquamam.geometry.directional import draw_uniform
-from aquamam.geometry.rotations import as_unit_quat, inverse, inverse_cdf, multiply, rotate
+from aquamam.geometry.rotations import IDENTITY, as_unit_quat, inverse, inverse_cdf, multiply, rotate
 from aquamam.posterior import windows
 from aquamam.posterior.distribution import Generator, RotationDistribution
 from aquamam.posterior.hypotheses import Hypothesis, find_hypotheses
 from aquamam.posterior.regions import density_pit
-from aquamam.posterior.sentences import QuaternionSentences, beam
-
-
-def likeliest(logits: Float[Tensor, "*batch bins"]) -> Int64[Tensor, "*batch"]:
-    return logits.argmax(-1)
+from aquamam.posterior.sentences import QuaternionSentences
 
 
 class Pose(NamedTuple):
@@ -39,6 +35,17 @@ class Pose(NamedTuple):
 
     rotation: Float[Tensor, "*batch 4"]
     translation: Float[Tensor, "*batch 3"]
+
+    def moved(self, by: "Pose") -> "Pose":
+        """The pose in other coordinates, x_new = R x + t."""
+        rotation, translation = by.rotation.double(), by.translation.double()
+        there = rotate(rotation, self.translation.double()) + translation
+        return Pose(multiply(rotation, self.rotation.double()), there)
+
+    def undone(self) -> "Pose":
+        """The inverse change of coordinates."""
+        back = inverse(self.rotation.double())
+        return Pose(back, -rotate(back, self.translation.double()))
 
 
 class CropFrames:
@@ -53,11 +60,15 @@ class CropFrames:
     def to_pose(self, q: Float[Tensor, "*sample batch 4"], window: Float[Tensor, "*sample batch 3"]) -> Pose:
         """The pose of a crop's rotation and window."""
         q, window = q.cpu().double(), window.cpu().double()
-        z = self.radius / (self.share * NOMINAL * window[..., 2].exp())
+        z = self.depth(window)
         flat = torch.stack([window[..., 0] * self.share, -window[..., 1] * self.share, -torch.ones_like(z)], -1)
         there = z[..., None] * flat
         rotation = multiply(self.turn, multiply(ray_rotation(there), q))
         return Pose(rotation, rotate(self.turn, there) - rotate(rotation, self.centre))
+
+    def depth(self, window: Float[Tensor, "*sample batch 3"]) -> Float[Tensor, "*sample batch"]:
+        """z, how far away the part is."""
+        return self.radius / (self.share * NOMINAL * window[..., 2].exp())
 
     def to_window(self, pose: Pose) -> tuple[Float[Tensor, "*sample batch 4"], Float[Tensor, "*sample batch 3"]]:
         """The inverse of `to_pose`; parts behind the crop's camera have windows that are not finite."""
@@ -97,7 +108,7 @@ class PoseDistribution(CropFrames):
         """
         q, window = self.to_window(Pose(as_unit_quat(pose.rotation), pose.translation))
         inside = windows.inside(window)
-        q = torch.where(inside[..., None], q, q.new_tensor([0.0, 0, 0, 1]))  # straight behind the camera q is zero
+        q = torch.where(inside[..., None], q, IDENTITY)  # straight behind the camera q is zero
         window = torch.where(inside[..., None], window, torch.zeros_like(window))
         shape = q.shape[:-1]
         q, window = q.reshape(-1, shape[-1], 4), window.reshape(-1, shape[-1], 3)
@@ -105,8 +116,7 @@ class PoseDistribution(CropFrames):
         with torch.no_grad():
             log_p = self.rotation.log_prob(q.to(there)) + self._window_log_prob(q.to(there), window.to(there))
         log_p = log_p.cpu().double()
-        z = self.radius / (self.share * NOMINAL * window[..., 2].exp())
-        log_p = log_p - (2 * self.share.log() + 3 * z.log())
+        log_p = log_p - (2 * self.share.log() + 3 * self.depth(window).log())
         return torch.where(inside, log_p.reshape(shape), -torch.inf)
 
     def _window_log_prob(self, q: Tensor, window: Tensor) -> Float[Tensor, "rotations batch"]:
@@ -132,58 +142,33 @@ class PoseDistribution(CropFrames):
     @property
     def mode(self) -> Pose:
         """The greedy prediction: the rotation's, then the likeliest window token by token."""
-        cells = self.sentences.cells
-        with torch.no_grad():
-            best = self.sentences.decode(beam(1))
-            # the network has read all of the sentence but its last token
-            last, images = (
-                cells.centre(best.cell[..., 2:]).float(),
-                torch.arange(len(self.turn), device=best.chart.device),
-            )
-            place = self._rest(best.chart, last, tuple(states[best.state, images] for states in best.past), likeliest)
-            return self._middle(self.sentences.representative(best)[0], place[0])
+        return self.at(self.rotation.mode)
 
     def at(self, q: Float[Tensor, "batch 4"]) -> Pose:
         """The poses of rotations that the crops show (xyzw), with the likeliest window token by token."""
         with torch.no_grad():
-            return self._middle(q, self._window(q[None].to(self.sentences.first_log_probs().device), likeliest)[0])
+            place = self._window(q[None].to(self.sentences.first_log_probs().device), lambda logits: logits.argmax(-1))
+        return self.to_pose(q, windows.value(place[0].double() + 0.5, self.sentences.cells.bins))
 
-    def _middle(self, q: Tensor, place: Tensor) -> Pose:
-        """The pose of a rotation and the middle of a window's cell."""
-        return self.to_pose(q, windows.value(place.double() + 0.5, self.sentences.cells.bins))
+    def _window(self, q: Float[Tensor, "rotations batch 4"], choose: Callable[[Tensor], Tensor]) -> Tensor:
+        """Bins of the window given rotations, one token after the other."""
+        cells, point = self.sentences.cells, self.sentences.cells.chart.split(q)
+        seen = cells.seen(point.u, cells.locate(point)).float()
+        past: tuple[Tensor, ...] = ()
+        chosen: list[Tensor] = []
+        while len(chosen) < 3:
+            logits, past = self.sentences.conditionals.rest(point.chart, seen, past)
+            chosen.append(choose(logits[..., -1, :].float()))
+            seen = windows.centre(chosen[-1], cells.bins)[..., None]
+        return torch.stack(chosen, -1)
 
     def hypotheses(self, samples: int = 1000, *, generator: Generator = None) -> list[list[Hypothesis]]:
         """For each picture the modes of its rotations, each a pose with its share and its covariance, best first."""
-        drawn = self.sample(samples, generator=generator)
-        return [
-            find_hypotheses(q, t, self.centre) for q, t in zip(drawn.rotation.unbind(1), drawn.translation.unbind(1))
-        ]
-
-    def _window(self, q: Float[Tensor, "rotations batch 4"], choose: Callable[[Tensor], Tensor]) -> Tensor:
-        """Bins of the window given rotations."""
-        cells = self.sentences.cells
-        point = cells.chart.split(q)
-        return self._rest(point.chart, cells.seen(point.u, cells.locate(point)).float(), (), choose)
-
-    def _rest(
-        self, chart: Tensor, seen: Tensor, past: tuple[Tensor, ...], choose: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """Bins of the window, one token after the other, from what the network shall see next and what it has seen."""
-        chosen: list[Tensor] = []
-        while len(chosen) < 3:
-            logits, past = self.sentences.conditionals.rest(chart, seen, past)
-            chosen.append(choose(logits[..., -1, :].float()))
-            seen = windows.centre(chosen[-1], self.sentences.cells.bins)[..., None]
-        return torch.stack(chosen, -1)
-
-    def region_score(self, pose: Pose, samples: int = 200, *, generator: Generator = None) -> Float[Tensor, "batch"]:
-        """The share of the distribution that is likelier than each pose: at most 0.9 for nine truths of ten if it is
-        calibrated.
-        """
-        drawn = self.log_prob(self.sample(samples, generator=generator))
-        u = draw_uniform(tuple(self.batch_shape), generator, drawn.device)
-        return density_pit(self.log_prob(pose), drawn, u)
+        each = zip(*(value.unbind(1) for value in self.sample(samples, generator=generator)))
+        return [find_hypotheses(q, t, self.centre) for q, t in each]
 
     def contains(self, pose: Pose, level: float = 0.9, *, generator: Generator = None) -> Bool[Tensor, "batch"]:
-        """Whether poses belong to the highest-density regions of a level."""
-        return self.region_score(pose, generator=generator) <= level
+        """Whether poses belong to the highest-density regions of a level, by the ranks of 200 samples."""
+        drawn = self.log_prob(self.sample(200, generator=generator))
+        u = draw_uniform(tuple(self.batch_shape), generator, drawn.device)
+        return density_pit(self.log_prob(pose), drawn, u) <= level

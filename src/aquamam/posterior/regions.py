@@ -9,16 +9,16 @@ new image with probability at least α, whatever the model, if that image is dra
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from aquamam.errors import require
-from aquamam.geometry.rotations import LOG_UNIFORM, random_quat
-from aquamam.posterior.calibration import ConformalScores
-from aquamam.posterior.modes import NEIGHBOURS, Mode, angles_deg, cluster
+from aquamam.geometry.directional import draw_uniform
+from aquamam.geometry.rotations import LOG_UNIFORM, Generator, random_quat
+from aquamam.posterior.modes import Mode, angles_deg, cluster
 
 SAMPLES = 500  # rotations drawn for a region
 PerImage = Float[Tensor, "*batch"]
@@ -58,7 +58,7 @@ class Drawn:
     q: Float[Tensor, "samples batch 4"]
 
     @classmethod
-    def of(cls, posterior: Any, samples: int, generator: torch.Generator | None) -> "Drawn":
+    def of(cls, posterior: Any, samples: int, generator: Generator) -> "Drawn":
         return cls(posterior, posterior.sample((samples,), generator=generator))
 
     def density(self, q: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Region:
     closed: Bool[Tensor, "batch"]  # whether rotations exactly as likely as the threshold belong to it
     largest: float  # share of all rotations from which on `abstain` says so
     drawn: Drawn
-    generator: torch.Generator | None
+    generator: Generator
 
     def contains(self, q: Tensor) -> Tensor:
         """Whether rotations, unit quaternions xyzw of shape (*sample, batch, 4), belong to it: (*sample, batch)."""
@@ -107,7 +107,7 @@ class Region:
         uniform = random_quat((count, *self.threshold.shape), generator=self.generator, device=self.drawn.q.device)
         fresh = posterior.sample((count,), generator=self.generator)  # those at hand made the threshold
         log_p = self.drawn.density(torch.cat([uniform.to(fresh), fresh]))
-        value = self._inside(log_p) * 2 / (1 + torch.exp(log_p - LOG_UNIFORM))
+        value = 2 * self._inside(log_p) / (1 + torch.exp(log_p - LOG_UNIFORM))
         halves = value.unflatten(0, (2, count))  # strata: each mean has an error of its own
         return Estimate(value.mean(0), (halves.var(1) / count).sum(0).sqrt() / 2)
 
@@ -122,15 +122,17 @@ class Region:
     def components(self) -> list[list[Mode]]:
         """The separate parts for each image, largest share first: all of a part's samples lie within its radius."""
         drawn, inside = self.drawn.q.double().cpu(), self._inside(self.drawn.log_p).cpu()
-        found: list[list[Mode]] = []
-        for q in (drawn[inside[:, i], i] for i in range(drawn.shape[1])):
-            labels, modes = cluster(q) if len(q) > NEIGHBOURS else (None, [])
-            found.append([])
-            for k, mode in enumerate(modes):
-                members = q[torch.from_numpy(labels == k)]
-                reach = angles_deg(torch.tensor([mode.quaternion], dtype=torch.float64), members).max()
-                found[-1].append(replace(mode, share=len(members) / len(drawn), radius_deg=float(reach)))
-        return found
+        return [self._components(drawn[inside[:, i], i]) for i in range(drawn.shape[1])]
+
+    def _components(self, q: Float[Tensor, "n 4"]) -> list[Mode]:
+        """Of the samples of one image that lie in its region."""
+        parts = []
+        labels, modes = cluster(q)
+        for k, mode in enumerate(modes):
+            members = q[torch.from_numpy(labels == k)]
+            reach = angles_deg(torch.tensor([mode.quaternion], dtype=torch.float64), members).max()
+            parts.append(replace(mode, share=len(members) / len(self.drawn.q), radius_deg=float(reach)))
+        return parts
 
     def to_dicts(self) -> list[dict[str, Any]]:
         share, error = self.share
@@ -142,7 +144,7 @@ class Region:
                 "share_of_rotations": float(share[i]),
                 "share_se": float(error[i]),
                 "abstain": bool(self.abstain[i]),
-                "components": [part.to_dict(density=False) for part in parts],
+                "components": [part.to_dict() for part in parts],
             }
             for i, parts in enumerate(self.components)
         ]
@@ -152,31 +154,29 @@ def find_region(
     posterior: Any,
     level: float = 0.9,
     *,
-    calibration: ConformalScores | Literal[False] | None = None,
+    calibration: bool = True,
     samples: int | None = None,
     largest: float = LARGEST,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
 ) -> Region:
     """The highest-density regions of a `RotationDistribution` at a level.
 
-    calibration: conformal scores of held-out images (`calibrate` returns them); None or False trusts the posterior.
+    calibration: False trusts the posterior alone, also where there are conformal scores of held-out images.
     samples: rotations drawn; a calibration fixes their number, since its scores were ranked among as many.
     """
     check_level(level)
     shape = tuple(posterior.batch_shape)
     require(len(shape) == 1, f"regions are found for a flat batch of images, got batch {shape}.")
     require(0 < largest <= 1, f"largest is a share of all rotations, between 0 and 1, got {largest}; try {LARGEST}.")
-    scores = calibration or None
-    count = SAMPLES if samples is None else samples
-    if scores is not None:
-        count = scores.samples
-        good = samples in (None, count)
-        require(good, f"this calibration ranks among {count} samples, got samples={samples}; leave it out.")
+    scores = posterior.conformal_scores if calibration else None
+    count = (SAMPLES if samples is None else samples) if scores is None else scores.samples
+    good = samples in (None, count)
+    require(good, f"this calibration ranks among {count} samples, got samples={samples}; leave it out.")
     require(count >= 20, f"a region needs at least 20 samples, got {count}; the default is {SAMPLES}.")
     drawn = Drawn.of(posterior, count, generator)
     mass = torch.full_like(drawn.spread, level) if scores is None else scores.mass(level, drawn.spread)
-    u = torch.rand(mass.shape, generator=generator, dtype=torch.float64, device=generator.device if generator else None)
-    threshold, closed = score_threshold(drawn.log_p, mass, u.to(mass.device))
+    u = draw_uniform(mass.shape, generator, mass.device)
+    threshold, closed = score_threshold(drawn.log_p, mass, u)
     return Region(level, scores is not None, mass, threshold, closed, largest, drawn, generator)
 
 

@@ -49,8 +49,6 @@ class Sentences(NamedTuple):
     chart: Int[Tensor, "rotations batch"]
     cell: Int[Tensor, "rotations batch 3"]
     log_prob: Float[Tensor, "rotations batch"]
-    past: tuple[Tensor, ...] = ()  # of the network, for some rows, and which of them a sentence goes on from
-    state: Int[Tensor, "rotations batch"] | None = None
 
 
 class QuaternionSentences(RotationDistribution):
@@ -126,9 +124,9 @@ class QuaternionSentences(RotationDistribution):
             factor = factor - windows.log_volume(bins)
         if sigma > 0:
             off = torch.arange(bins, device=q.device) + 0.5 - exact.float()[..., None]
-            weights = torch.exp(-0.5 * (off / sigma).square()) * log_p.isfinite()
-            smeared = (weights * log_p.masked_fill(~log_p.isfinite(), 0)).sum(-1)
-            tokens = smeared / weights.sum(-1).clamp_min(1e-30)
+            legal = log_p.isfinite()
+            weights = torch.exp(-0.5 * (off / sigma).square()) * legal
+            tokens = (weights * log_p.masked_fill(~legal, 0)).sum(-1) / weights.sum(-1).clamp_min(1e-30)
         else:
             tokens = log_p.gather(-1, label[..., None]).squeeze(-1)
         return (tokens.sum(-1) + factor).to(q.dtype)
@@ -140,10 +138,8 @@ class QuaternionSentences(RotationDistribution):
         shows the network a value of its own for each.
         """
         cells, first = self.cells, self.first_log_probs()
-        images, noisy = (
-            torch.arange(self._batch, device=first.device),
-            cells.density == "paper" and generator is not None,
-        )
+        images = torch.arange(self._batch, device=first.device)
+        noisy = cells.density == "paper" and generator is not None
         _, code = choose(torch.zeros_like(first[None, :, 0]), first[None])
         total, chart, cell = first.gather(-1, code.T).T, code // cells.bins, (code % cells.bins)[..., None]
         past: tuple[Tensor, ...] = ()
@@ -163,17 +159,16 @@ class QuaternionSentences(RotationDistribution):
             total, chart, cell, state = (x[parent, images] for x in (total, chart, cell, place))
             total, code = total + log_p[state, images, token], state * cells.bins + token
             cell = torch.cat([cell, token[..., None]], -1)
-        return Sentences(chart, cell, total, past, state)
+        return Sentences(chart, cell, total)
 
     def sentences(self, count: int, *, generator: Generator = None) -> Sentences:
         """Draw token sequences, shape (count, batch)."""
         if generator is None:
-            generator = torch.Generator(device=self.first_log_probs().device)
-            generator.manual_seed(int(torch.randint(2**62, ()).item()))
+            seed = int(torch.randint(2**62, ()))
+            generator = torch.Generator(device=self.first_log_probs().device).manual_seed(seed)
         with torch.no_grad():
             parts = [self.decode(sampler(n, generator), generator) for n in self._chunks(count)]
-        chart, cell, log_p, *_ = zip(*parts)
-        return Sentences(torch.cat(chart), torch.cat(cell), torch.cat(log_p))
+        return Sentences(*map(torch.cat, zip(*parts)))
 
     def _sample(self, count: int, generator: Generator) -> Rotations:
         drawn = self.sentences(count, generator=generator)
@@ -184,11 +179,8 @@ class QuaternionSentences(RotationDistribution):
 
     def _topk(self, k: int) -> TopK:
         best = self.decode(beam(k))
-        return TopK(self.representative(best), best.log_prob.nan_to_num(-torch.inf, neginf=-torch.inf))
-
-    def representative(self, found: Sentences) -> Rotations:
-        """The rotation that stands for each cell."""
-        return self.cells.chart.join(found.chart, self.cells.representative(found.cell)).float()
+        q = self.cells.chart.join(best.chart, self.cells.representative(best.cell)).float()
+        return TopK(q, best.log_prob.nan_to_num(-torch.inf, neginf=-torch.inf))
 
 
 def beam(width: int) -> Choose:

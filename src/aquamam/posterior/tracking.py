@@ -18,12 +18,12 @@ from torch import Tensor
 from aquamam.errors import require
 from aquamam.geometry.directional import draw_category, draw_normal
 from aquamam.geometry.rotations import (
+    IDENTITY,
     as_unit_quat,
     chordal_mean,
     geodesic_angle,
     inverse,
     multiply,
-    rotate,
     rotvec_to_quat,
 )
 from aquamam.posterior.distribution import Generator, RotationDistribution
@@ -33,7 +33,9 @@ from aquamam.posterior.kernel_mixture import KernelMixture, neighbour_distance
 from aquamam.posterior.modes import angles_deg
 from aquamam.posterior.poses import Pose
 
+RADIUS_DEG = 15.0  # of the place of a tracker's answer
 SHIFTS = 5  # steps of mean shift: modes are round, and it settles in two or three
+OUTLIERS = 0.01  # share of a followed part's belief that may be anywhere that the new picture says
 
 
 class Tracker:
@@ -48,9 +50,8 @@ class Tracker:
         moved, become kernels of that width, widened by the usual spacing between samples. With 0 the motion is exact,
         every frame is kept as a factor, and an update takes time in proportion to the frames so far.
     outliers: share of belief that is spread over all rotations at each noisy step, so that a wrong tracker finds back.
-    radius_deg: the answer is a mean over the belief this near to it, and its standing is this ball's share of belief.
-    lost: the answer jumps to another place when that holds more than so many times the share of the place next to it,
-        beyond what the number of samples leaves to chance.
+    lost: the answer, a mean over the belief within 15 degrees of it, jumps to another place when that holds more than
+        so many times the share of the place next to it, beyond what the number of samples leaves to chance.
     """
 
     def __init__(
@@ -58,28 +59,24 @@ class Tracker:
         *,
         motion_noise_deg: float | int = 1.0,
         outliers: float | int = 0.01,
-        radius_deg: float | int = 15.0,
         lost: float | int = 4.0,
         samples: int = 500,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
     ):
         for good, rule in (
             (0 <= motion_noise_deg <= 90, f"motion_noise_deg must lie in [0, 90], got {motion_noise_deg}; try 1"),
             (0 <= outliers < 1, f"outliers must lie in [0, 1), got {outliers}; try 0.01"),
-            (0 < radius_deg <= 90, f"radius_deg must lie in (0, 90], got {radius_deg}; try 15"),
             (lost >= 1, f"lost must be at least 1, got {lost}; try 4"),
             (samples >= 50, f"samples must be at least 50, got {samples}; try 500"),
         ):
             require(good, f"{rule}, the default.")
-        self.motion_noise_deg, self.outliers = float(motion_noise_deg), float(outliers)
-        self.radius_deg, self.lost, self.samples = float(radius_deg), float(lost), samples
-        self.generator = generator
+        self.motion_noise_deg, self.outliers, self.lost = motion_noise_deg, outliers, lost
+        self.samples, self.generator = samples, generator
         self.answer: Tensor | None = None  # (B, 4), xyzw; moved along by `predict`
         self.jumped: Bool[Tensor, "batch"] | None = None  # whether the last update's answer left its place
-        self.standing: Float64[Tensor, "batch"] | None = None  # the answer's share of the belief
         # the belief is a product of factors: posteriors, and the rotations from the present camera frame to theirs
         self._factors: list[tuple[RotationDistribution, Tensor]] = []
-        self._belief: FusedPosterior | None = None
+        self._belief: FusedPosterior | None = None  # of these factors, once it is asked for
 
     @property
     def belief(self) -> FusedPosterior:
@@ -87,89 +84,76 @@ class Tracker:
         require(bool(self._factors), "a tracker believes nothing before its first frame; call update(posterior) first.")
         if self._belief is None:
             posteriors, relative = zip(*self._factors)
-            self._belief = fuse(posteriors, relative, conflict="keep", generator=self.generator)
+            self._belief = fuse(posteriors, torch.stack(relative), conflict="keep", generator=self.generator)
         return self._belief
 
-    def predict(self, relative: Any = None, *, noise_deg: float | int | None = None) -> None:
+    def predict(self, relative: Any = None) -> None:
         """The objects have moved: R_new = relative R_old, quaternions xyzw of either sign, (4,) or (B, 4), in camera
-        coordinates; nothing means that they stood still. noise_deg: this step's uncertainty, else the tracker's."""
-        noise = self.motion_noise_deg if noise_deg is None else noise_deg
-        require(0 <= noise <= 90, f"noise_deg must lie in [0, 90], got {noise}.")
-        motion = as_unit_quat([0.0, 0, 0, 1] if relative is None else relative, "relative")
+        coordinates; nothing means that they stood still."""
+        motion = as_unit_quat(IDENTITY if relative is None else relative, "relative")
         if self.answer is None:
             return  # nothing is believed yet, and it stays nothing
         fits = motion.shape in ((4,), (1, 4), self.answer.shape)
         require(fits, f"relative must be (4,) or {tuple(self.answer.shape)}, got {tuple(motion.shape)}.")
         motion = motion.to(self.answer.device)
-        if noise > 0:
+        if self.motion_noise_deg > 0:
             centres = multiply(motion, self.belief.sample((self.samples,), generator=self.generator).double())
             # one width for all: with narrower kernels where samples crowd, a curve's belief would gather in one place
             width = WIDTH * neighbour_distance(centres).median(0).values.expand(centres.shape[:2])
-            width = torch.hypot(width, torch.deg2rad(width.new_tensor(noise)))
-            self._add([], KernelMixture(centres, width, self.outliers))
+            width = torch.hypot(width, torch.deg2rad(width.new_tensor(self.motion_noise_deg)))
+            self._factors = [(KernelMixture(centres, width, self.outliers), IDENTITY.expand(self.answer.shape))]
         else:
-            self._factors = [(factor, multiply(back, inverse(motion))) for factor, back in self._factors]
+            self._factors = [(factor, multiply(back, inverse(motion.cpu()))) for factor, back in self._factors]
         self._belief = None
         self.answer = multiply(motion, self.answer.double()).float()
-
-    def _add(self, before: list[tuple[RotationDistribution, Tensor]], factor: RotationDistribution) -> None:
-        """Believe a factor about the present rotations beside those before."""
-        here = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64, device=factor.sample((0,)).device)
-        self._factors = [*before, (factor, here.expand(factor.batch_shape[0], 4))]
-        self._belief = None
 
     def update(self, posterior: RotationDistribution, *, weight: float | int = 1.0) -> Tensor:
         """Take in a frame's posterior of B objects, and return the answer (B, 4), xyzw.
 
         weight: exponent of the frame's likelihood; less than 1 for frames that err like the ones before.
         """
-        shape = tuple(posterior.batch_shape)
+        shape, before = tuple(posterior.batch_shape), self.answer
         require(len(shape) == 1, f"a tracker takes a flat batch of objects, got batch {shape}.")
-        before, (batch,) = self.answer, shape
-        followed = batch if before is None else len(before)
-        require(
-            followed == batch, f"a tracker follows the same objects, {followed} so far, got {batch}; start another."
-        )
+        batch, followed = shape[0], shape[0] if before is None else len(before)
+        same = f"a tracker follows the same objects, {followed} so far, got {batch}; start another."
+        require(followed == batch, same)
         require(0 < weight <= 1, f"weight must lie in (0, 1], got {weight}.")
         if weight != 1:
             posterior = fuse([posterior], weights=[weight], conflict="keep", generator=self.generator)
-        self._add(self._factors, posterior)
+        self._factors, self._belief = [*self._factors, (posterior, IDENTITY.expand(batch, 4))], None
         q = self.belief.sample((self.samples,), generator=self.generator).double()
-        chosen = [self._choose(q[:, i], None if before is None else before[i].double()) for i in range(batch)]
-        answer, standing, jumped = zip(*chosen) if chosen else ((q[0, :0],), (), ())
-        self.answer = torch.stack(answer).reshape(batch, 4).float()
-        self.standing = torch.tensor(standing, dtype=torch.float64)
-        self.jumped = torch.tensor(jumped, dtype=torch.bool)
+        self.answer, self.jumped = torch.empty_like(q[0]).float(), torch.empty(batch, dtype=torch.bool)
+        for i, mine in enumerate(q.unbind(1)):
+            self.answer[i], self.jumped[i] = self._choose(mine, None if before is None else before[i].double())
         return self.answer
 
-    def _choose(self, q: Float64[Tensor, "n 4"], before: Tensor | None) -> tuple[Tensor, float, bool]:
-        """The answer among samples, its share of them, and whether it left the place of the answer before."""
-        centre, share = heaviest_balls(q, self.radius_deg, 1)
-        best, best_share = self._settle(q, centre[0])
+    def _choose(self, q: Float64[Tensor, "n 4"], before: Tensor | None) -> tuple[Tensor, bool]:
+        """The answer among samples, and whether it left the place of the answer before."""
+        centre, share = heaviest_balls(q, RADIUS_DEG, 1)
+        best, best_share = settled(q, centre[0])
         if before is None:
-            return best, best_share, False
-        stay, stay_share = self._settle(q, before)
+            return best, False
+        stay, stay_share = settled(q, before)
         # counts of samples err by their square roots, and twice that is no chance
         other, here = max(best_share, float(share[0])) * len(q), stay_share * len(q)
         if here > 0 and other - 2 * other**0.5 <= self.lost * (here + 2 * here**0.5):
-            return stay, stay_share, False
-        return best, best_share, float(angles_deg(best[None], before[None])) > self.radius_deg
+            return stay, False
+        return best, float(angles_deg(best[None], before[None])) > RADIUS_DEG
 
-    def _settle(self, q: Float64[Tensor, "n 4"], start: Tensor) -> tuple[Tensor, float]:
-        """Mean shift from a start, and the share of samples within the radius of where it ends. Along a curve of
-        equally good rotations it stays where it is."""
-        where, near = start, q[:0, 0]
-        for _ in range(SHIFTS):
-            near = angles_deg(where[None], q)[0] <= self.radius_deg
-            if not bool(near.any()):
-                return start, 0.0
-            where = chordal_mean(q[near])
-        return where, float(near.double().mean())
+
+def settled(q: Float64[Tensor, "n 4"], start: Float64[Tensor, "4"]) -> tuple[Tensor, float]:
+    """Mean shift from a start, and the share of samples within the radius of where it ends. Along a curve of equally
+    good rotations it stays where it is."""
+    where, near = start, q[:0, 0]
+    for _ in range(SHIFTS):
+        near = angles_deg(where[None], q)[0] <= RADIUS_DEG
+        if not bool(near.any()):
+            return start, 0.0
+        where = chordal_mean(q[near])
+    return where, float(near.double().mean())
 
 
 # --- poses ------------------------------------------------------------------------------------------------------------
-
-OUTLIERS = 0.01  # share of a followed part's belief that may be anywhere that the new picture says
 
 
 @runtime_checkable
@@ -181,19 +165,6 @@ class Poses(Protocol):
     def log_prob(self, pose: Pose) -> Tensor: ...
 
     def sample(self, count: int = 1, *, generator: Generator = None) -> Pose: ...
-
-
-def moved(pose: Pose, by: Pose) -> Pose:
-    """The pose in other coordinates, x_new = R x + t."""
-    rotation, translation = by.rotation.double(), by.translation.double()
-    there = rotate(rotation, pose.translation.double()) + translation
-    return Pose(multiply(rotation, pose.rotation.double()), there)
-
-
-def undone(by: Pose) -> Pose:
-    """The inverse change of coordinates."""
-    back = inverse(by.rotation.double())
-    return Pose(back, -rotate(back, by.translation.double()))
 
 
 class FusedPoses:
@@ -213,13 +184,11 @@ class FusedPoses:
         """Draws, (count, batch, ...)."""
         weights = torch.where(self.contradictory, torch.ones_like(self.weights), self.weights)
         picked = draw_category(weights.log().T, count, generator)[..., None]
-        rotation, translation = self.pose.rotation, self.pose.translation
-        return Pose(rotation.gather(0, picked.expand(-1, -1, 4)), translation.gather(0, picked.expand(-1, -1, 3)))
+        return Pose(*(value.take_along_dim(picked, 0) for value in self.pose))
 
     def hypotheses(self, samples: int = 1000, *, generator: Generator = None) -> list[list[Hypothesis]]:
         """For each part the modes of its rotations, each a pose with its share and its covariance, best first."""
-        drawn = self.sample(samples, generator=generator)
-        each = zip(drawn.rotation.unbind(1), drawn.translation.unbind(1))
+        each = zip(*(value.unbind(1) for value in self.sample(samples, generator=generator)))
         return [find_hypotheses(q, t, self.centre) for q, t in each]
 
 
@@ -236,16 +205,14 @@ def fuse_poses(
     the part's mesh; without, all were taken from the same place. samples: poses that each picture proposes.
     """
     require(len(posteriors) > 0, "fusion needs at least one posterior, got none.")
-    if cameras is None:
-        still = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-        cameras = [Pose(*still)] * len(posteriors)
+    cameras = [Pose(IDENTITY, torch.zeros_like(IDENTITY[:3]))] * len(posteriors) if cameras is None else cameras
     came = f"{len(posteriors)} pictures and {len(cameras)} cameras"
     require(len(cameras) == len(posteriors), f"each picture needs its camera, got {came}.")
-    drawn = [moved(p.sample(samples, generator=generator), undone(camera)) for p, camera in zip(posteriors, cameras)]
+    drawn = [p.sample(samples, generator=generator).moved(by.undone()) for p, by in zip(posteriors, cameras)]
     alike = len({one.rotation.shape for one in drawn}) == 1
     require(alike, "all pictures must show as many parts, in the same order.")
-    pose = Pose(*(torch.cat(field) for field in zip(*drawn)))
-    log_p = torch.stack([p.log_prob(moved(pose, camera)).double() for p, camera in zip(posteriors, cameras)])
+    pose = Pose(*map(torch.cat, zip(*drawn)))
+    log_p = torch.stack([p.log_prob(pose.moved(by)).double() for p, by in zip(posteriors, cameras)])
     mixture = log_p.logsumexp(0) - math.log(len(log_p))
     log_weights = torch.where(mixture.isneginf(), -torch.inf, log_p.sum(0) - mixture)
     return FusedPoses(pose, log_weights, posteriors[0].centre)
@@ -265,11 +232,12 @@ class _Believed:
         return Pose(multiply(rotvec_to_quat(turn), rotation), translation + shift)
 
     def log_prob(self, pose: Pose) -> Tensor:
+        turn, shift = self.width
         angle = geodesic_angle(pose.rotation[:, None].double(), self.pose.rotation)
         apart = (pose.translation[:, None] - self.pose.translation).square().sum(-1)
-        exponent = -0.5 * (angle.square() / self.width[0] ** 2 + apart / self.width[1] ** 2)
+        exponent = -0.5 * (angle.square() / turn**2 + apart / shift**2)
         # per pi^2 for all rotations: a quaternion moves half as far as its rotation rotates
-        norm = 3 * math.log(math.tau * self.width[0] * self.width[1]) - 3 * math.log(2)
+        norm = 3 * math.log(math.tau * turn * shift) - 3 * math.log(2)
         kernels = exponent.logsumexp(1) - math.log(len(self.pose.rotation)) - norm
         anywhere = self.new.log_prob(pose).double()
         return torch.logaddexp(kernels + math.log1p(-OUTLIERS), anywhere + math.log(OUTLIERS))
@@ -298,7 +266,7 @@ class PoseTracker:
     def predict(self, motion: Pose | None = None) -> None:
         """The parts have moved, x_new = R x + t in camera coordinates; nothing means that they stood still."""
         if self._drawn is not None and motion is not None:
-            self._drawn = moved(self._drawn, motion)
+            self._drawn = self._drawn.moved(motion)
 
     def update(self, seen: Any) -> FusedPoses:
         """What is believed after one more picture (`aquamam.poses`)."""

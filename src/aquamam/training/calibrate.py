@@ -1,7 +1,7 @@
 """Conformal scores of held-out images, by which a model's regions hold the truth as often as they say."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ def calibrate(
     found = _grouped(torch.cat(scores), torch.cat(spreads), groups, samples)
     model.calibration = replace(model.calibration, scores=found)
     shares = {f"{level:g}": [quantile(group, level) for group in found.scores] for level in levels}
-    return {**found.to_dict(), "levels": shares, "images": sum(map(len, scores))}
+    return {**asdict(found), "levels": shares, "images": sum(map(len, scores))}
 
 
 def draw(posterior: RotationDistribution, batch: Batch, samples: int, seed: int) -> Drawn:
