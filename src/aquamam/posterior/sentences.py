@@ -1,6 +1,7 @@
 """AQuaMaM's posterior: a rotation as a sentence of three bins, each given the earlier ones."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -175,6 +176,11 @@ class QuaternionSentences(RotationDistribution):
         return self.cells.chart.join(drawn.chart, self.cells.uniform(drawn.cell, generator)).float()
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
+        return self.greedy
+
+    @cached_property
+    def greedy(self) -> Float[Tensor, "batch 4"]:
+        """The greedy sentence's rotation, decoded once: a prediction, its pose and an answer all start from it."""
         return self._topk(1).quaternions[0]
 
     def _topk(self, k: int) -> TopK:
