@@ -145,11 +145,11 @@ def write(
             bar.initial = bar.n = done
             return bar.update
 
-        written = write_dataset(out, spec, manifest, workers=workers, part=part, progress=progress)
+        images, new = write_dataset(out, spec, manifest, workers=workers, part=part, progress=progress)
     seconds = time.monotonic() - started
     share = "" if part[1] == 1 else f" (share {part[0] + 1} of {part[1]})"
-    now = f"{written.rendered:,} rendered now in {seconds:.0f} s ({written.rendered / max(seconds, 1e-9):.0f}/s)"
-    print(f"{out}{share}: {written.images:,} images of {names} at {spec.settings.size} px, {now}")
+    now = f"{new:,} rendered now in {seconds:.0f} s ({new / max(seconds, 1e-9):.0f}/s)"
+    print(f"{out}{share}: {images:,} images of {names} at {spec.settings.size} px, {now}")
 
 
 # --- types of options -------------------------------------------------------------------------------------------------

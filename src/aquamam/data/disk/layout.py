@@ -63,6 +63,14 @@ class Manifest:
         first = shard * self.shard_size
         return range(first, min(first + self.shard_size, self.splits[split]))
 
+    def files(self, root: Path, split: str, shard: int) -> dict[str, Path]:
+        """The files of one shard; the last one is written last, so that its presence means that the shard is whole."""
+        stem = f"{root / split}/{shard:06d}"
+        rotations = {"rotations": Path(f"{stem}.rotations.npy")}
+        if self.encoding == "raw":
+            return {**rotations, "images": Path(f"{stem}.images.npy")}
+        return {**rotations, "offsets": Path(f"{stem}.offsets.npy"), "images": Path(f"{stem}.tar")}
+
     def facts(self) -> dict[str, Any]:
         """What makes this data set another one than its neighbour, by short names.
 
@@ -104,17 +112,9 @@ def shard_size_for(splits: dict[str, int], encoding: str, image_shape: tuple[int
     return max(1, min(2000, largest, max(50, -(-sum(splits.values()) // 64))))
 
 
-def shard_files(root: Path, split: str, shard: int, encoding: str) -> dict[str, Path]:
-    """The files of one shard; the last one is written last, so that its presence means that the shard is whole."""
-    stem = root / split / f"{shard:06d}"
-    rotations = {"rotations": Path(f"{stem}.rotations.npy")}
-    if encoding == "raw":
-        return {**rotations, "images": Path(f"{stem}.images.npy")}
-    return {**rotations, "offsets": Path(f"{stem}.offsets.npy"), "images": Path(f"{stem}.tar")}
-
-
-def is_whole(root: Path, split: str, shard: int, encoding: str) -> bool:
-    return all(path.exists() for path in shard_files(root, split, shard, encoding).values())
+def is_whole(files: dict[str, Path]) -> bool:
+    """Whether a shard is on disk."""
+    return all(path.exists() for path in files.values())
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
@@ -153,7 +153,7 @@ def write_shard(
     rotations: Float64[np.ndarray, "n 4"],
 ) -> None:
     """Put one finished shard on disk: pixels for the encoding raw, PNG files for png."""
-    paths = shard_files(root, split, shard, manifest.encoding)
+    paths = manifest.files(root, split, shard)
     write_array(paths["rotations"], rotations)
     if isinstance(images, np.ndarray):
         write_array(paths["images"], images)

@@ -61,15 +61,6 @@ Task = tuple[str, int]  # split and shard number
 _GIVEN: tuple[Any, ...] = ()  # to a worker
 
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """How far a data set is: images of this run's share, of which `rendered` are new."""
-
-    images: int
-    rendered: int
-    shards: int
-
-
 def write_dataset(
     root: Path,
     spec: RenderSpec,
@@ -78,36 +69,40 @@ def write_dataset(
     workers: int = 1,
     part: tuple[int, int] = (0, 1),
     progress: Callable[[int, int], Callable[[int], None]] = lambda total, done: lambda images: None,
-) -> Written:
-    """Render every missing shard of part i of n; `progress(total, done)` gives what to call with new images."""
+) -> tuple[int, int]:
+    """Render every missing shard of part i of n; the number of images of this part, and how many of them are new.
+
+    `progress(total, done)` gives what to call with numbers of new images.
+    """
     i, n = part
     require(0 <= i < n, f"part i of n needs 0 <= i < n, got {i}/{n}.")
     require(workers > 0, f"rendering needs at least 1 worker, got {workers}.")
     write_manifest(root, manifest)
-    everything = [(split, shard) for split in manifest.splits for shard in range(manifest.shards(split))]
-    mine = everything[i::n]
-    missing = [task for task in mine if not is_whole(root, *task, manifest.encoding)]
-    size = {task: len(manifest.shard_range(*task)) for task in mine}
-    total, left = sum(size.values()), sum(size[task] for task in missing)
-    report = progress(total, total - left)
+    mine = [(split, shard) for split in manifest.splits for shard in range(manifest.shards(split))][i::n]
+
+    def missing() -> list[Task]:
+        return [task for task in mine if not is_whole(manifest.files(root, *task))]
+
+    def images_of(tasks: list[Task]) -> int:
+        return sum(len(manifest.shard_range(*task)) for task in tasks)
+
+    tasks, total = missing(), images_of(mine)
+    new = images_of(tasks)
+    report = progress(total, total - new)
     try:
-        together = min(workers, len(missing))
-        one_by_one = (n for task in missing for n in render_shard(root, spec, manifest, task))
-        for images in one_by_one if together <= 1 else _render_with(together, root, spec, manifest, missing):
+        together = min(workers, len(tasks))
+        one_by_one = (count for task in tasks for count in render_shard(root, spec, manifest, task))
+        for images in one_by_one if together <= 1 else _render_with(together, root, spec, manifest, tasks):
             report(images)
     except BrokenProcessPool as error:
-        raise OSError(
-            "a rendering process ended, perhaps for want of memory; run the same command with fewer workers to go on."
-        ) from error
+        reason = "a rendering process ended, perhaps for want of memory"
+        raise OSError(f"{reason}; run the same command with fewer workers to go on.") from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        done = sum(size[task] for task in mine if is_whole(root, *task, manifest.encoding))
-        raise OSError(
-            f"the disk of {root} is full after {done} of {total} images, all of them whole; "
-            "make room and run the same command again to go on."
-        ) from error
-    return Written(images=total, rendered=left, shards=len(mine))
+        there = f"the disk of {root} is full after {total - images_of(missing())} of {total} images, all of them whole"
+        raise OSError(f"{there}; make room and run the same command again to go on.") from error
+    return total, new
 
 
 def render_shard(root: Path, spec: RenderSpec, manifest: Manifest, task: Task) -> Iterator[int]:

@@ -48,32 +48,29 @@ class BopDataset(ListedDataset):
     kind = "bop"
     marks = ("*/*/scene_gt.json",)
 
-    def __init__(
+    def read(
         self,
-        root: Path | str,
-        split: str = "train",
         *,
-        size: int | None = None,
         objects: Sequence[int] | None = None,
         allocentric: bool = True,
         min_visible: float = 0.1,
         part: Part | None = None,
-    ):
+    ) -> None:
         """part: the one that the objects are, else told by models_info.json; without either there are no windows."""
-        super().__init__(root, split, size)
         self.allocentric = allocentric
-        scenes = sorted(path.parent for path in (self.root / split).glob("*/scene_gt.json"))
+        self.about = {"camera": "opencv, converted to opengl", "allocentric": allocentric, "crop_margin": MARGIN}
+        scenes = sorted(path.parent for path in (self.root / self.split).glob("*/scene_gt.json"))
         found = [one for scene in scenes for one in read_instances(scene) if one.visible >= min_visible]
-        choose("objects", objects or (), sorted({one.object for one in found}), f"split {split} of {root}")
+        choose("objects", objects or (), sorted({one.object for one in found}), f"split {self.split} of {self.root}")
         self.instances = [one for one in found if objects is None or one.object in objects]
-        self.names = [f"{split}/{one.scene}/{one.image:06d}:{one.object}" for one in self.instances]
+        self.names = [f"{self.split}/{one.scene}/{one.image:06d}:{one.object}" for one in self.instances]
         self.labels = [label_of(one.object) for one in self.instances]
         self.classes = tuple(sorted(set(self.labels)))
         self._infos = read_infos(self.root)
         told = {label: part or told_part(self._infos.get(label, {})) for label in self.classes}
         self._parts = {label: one for label, one in told.items() if one is not None}
         R = np.array([one.R for one in self.instances], np.float64).reshape(-1, 3, 3)
-        q = matrix_to_quat(as_rotation_matrix(torch.from_numpy(R), f"cam_R_m2c of {root}", ORTHOGONAL))
+        q = matrix_to_quat(as_rotation_matrix(torch.from_numpy(R), f"cam_R_m2c of {self.root}", ORTHOGONAL))
         t = torch.tensor([one.t for one in self.instances], dtype=torch.float64).reshape(-1, 3)
         self.poses = Pose(opencv_to_opengl(q), t * t.new_tensor([1.0, -1.0, -1.0]))
 
@@ -116,9 +113,6 @@ class BopDataset(ListedDataset):
     def egocentric(self, i: int, q: Float64[Tensor, "*batch 4"]) -> Float64[Tensor, "*batch 4"]:
         """From the rotations that crop i shows to object-to-camera rotations of the whole image (xyzw, our camera)."""
         return multiply(multiply(self.poses.rotation[i], inverse(self.shown(i)[0])), q)
-
-    def describe(self) -> dict[str, Any]:
-        return {"camera": "opencv, converted to opengl", "allocentric": self.allocentric, "crop_margin": MARGIN}
 
 
 def picture_of(scene: Path, image: int) -> Path:

@@ -30,9 +30,11 @@ class ModelNetDataset(ListedDataset):
     kind = "modelnet"
     marks = (f"*{SUFFIX}",)
 
-    def __init__(self, root: Path | str, split: str = "train", *, size: int | None = None):
+    def __init__(self, root: Path | str, split: str | None = None, *, size: int | None = None):
+        super().__init__(root, DEFAULTS.get(split or "train", split), size=size)
+
+    def read(self) -> None:
         self.about = {"rotation": "quaternion wxyz", "camera": "as stored"}
-        super().__init__(root, DEFAULTS.get(split, split), size)
         self.path = self.root / f"{self.split}{SUFFIX}"
         views = read_quaternions(self.path, self.root)
         with database(self.path.resolve(), os.getpid()).begin() as transaction:

@@ -32,8 +32,10 @@ class PhotorealDataset(ListedDataset):
     marks = (FACTS,)
     classes = ("centred", "detector")
 
-    def __init__(self, root: Path | str = BUNDLED, split: str = "test", *, size: int | None = None):
-        super().__init__(root, split, size)
+    def __init__(self, root: Path | str = BUNDLED, split: str | None = None, *, size: int | None = None):
+        super().__init__(root, split, size=size)
+
+    def read(self) -> None:
         self.facts: dict[str, Any] = json.loads((self.root / FACTS).read_text())
         self.solid = solid(self.facts["object"])
         self.symmetries = dict.fromkeys(self.classes, self.solid.symmetry)

@@ -26,11 +26,8 @@ class SymsolDataset(ListedDataset):
     kind = "symsol"
     marks = ("*/rotations.npz",)
 
-    def __init__(
-        self, root: Path | str, split: str = "train", *, size: int | None = None, shapes: Sequence[str] | None = None
-    ):
-        super().__init__(root, split, size)
-        path = self.root / split / "rotations.npz"
+    def read(self, *, shapes: Sequence[str] | None = None) -> None:
+        path = self.root / self.split / "rotations.npz"
         try:
             with zipfile.ZipFile(path) as archive:
                 there = {name.removesuffix(".npy") for name in archive.namelist()}
@@ -43,14 +40,13 @@ class SymsolDataset(ListedDataset):
             if R.ndim != 4 or R.shape[2:] != (3, 3) or R.shape[1] < 1:
                 raise InputError(f"{shape} of {path} must be (images, equivalents, 3, 3), got {R.shape}.")
         self._places = [(shape, k) for shape, R in self._matrices.items() for k in range(len(R))]
-        self.names = [f"{split}/images/{shape}_{k:05d}.png" for shape, k in self._places]
+        self.names = [f"{self.split}/images/{shape}_{k:05d}.png" for shape, k in self._places]
         self.labels = [shape for shape, _ in self._places]
-        self.about = {
-            "equivalents": {shape: int(R.shape[1]) for shape, R in self._matrices.items()},
-            "camera": "as stored",
+        equivalents = {shape: int(R.shape[1]) for shape, R in self._matrices.items()}
+        self.about = {"equivalents": equivalents, "camera": "as stored"}
+        self.symmetries = {
+            shape: group_of(torch.from_numpy(self.rotations(self.labels.index(shape)))) for shape in self.classes
         }
-        firsts = {shape: torch.from_numpy(self.rotations(self.labels.index(shape))) for shape in self.classes}
-        self.symmetries = {shape: group_of(equivalents) for shape, equivalents in firsts.items()}
 
     @staticmethod
     def splits(root: Path) -> tuple[str, ...]:
