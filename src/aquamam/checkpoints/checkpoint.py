@@ -35,7 +35,6 @@ KINDS: dict[str, tuple[str, str, str]] = {
 BUNDLED = Path(str(resources.files("aquamam.checkpoints"))) / "weights"
 FORMAT = "aquamam-1"
 DIGESTS = "SHA256SUMS"  # beside bundled weights, as `sha256sum` writes and checks it
-MOST_BYTES, MOST_TENSORS = 16_000_000, 10_000  # of a header; the bundled models have up to 0.3 million and 118
 LARGEST = 1_000_000  # number in a config: bins and sizes beyond it would take memory before any weight is looked at
 
 
@@ -154,7 +153,6 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     path = Path(path)
     require(path.is_file(), f"a checkpoint must be a file, and there is none at {path}.")
     try:
-        check_header(path)
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -206,16 +204,6 @@ def check_digest(file: Path) -> None:
     if line not in (file.parent / DIGESTS).read_text().splitlines():
         told = "it was damaged or exchanged; install the package again"
         raise InputError(f"the bundled {file.stem} must have the SHA-256 that {DIGESTS} lists, and has not: {told}.")
-
-
-def check_header(path: Path) -> None:
-    """Raise where a file's header is longer or names more tensors than any model's: before it is parsed."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        tensors = file.read(length).count(b'"data_offsets"') if length <= MOST_BYTES else 0
-    if length > MOST_BYTES or tensors > MOST_TENSORS:
-        came = f"got {length:,} bytes and {tensors or 'uncounted'} tensors"
-        raise ValueError(f"its header may have {MOST_BYTES:,} bytes and {MOST_TENSORS:,} tensors, {came}")
 
 
 @contextmanager

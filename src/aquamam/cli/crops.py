@@ -95,10 +95,10 @@ def detections(args: argparse.Namespace, pictures: Pictures, size: tuple[int, in
     """The file's boxes, its bad rows told."""
     from aquamam.data.detections import read_detections
 
-    found = read_detections(args.detections, size)
-    for error in found.wrong:
+    boxes, wrong = read_detections(args.detections, size)
+    for error in wrong:
         pictures.wrong(f"{args.detections.name}: {error}")
-    return found.boxes
+    return boxes
 
 
 # --- BOP --------------------------------------------------------------------------------------------------------------

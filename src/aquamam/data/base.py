@@ -50,11 +50,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+    def to(self, device: torch.device | str) -> "Batch":
         tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         if torch.device(device).type == "mps":  # it has no float64
             tensors["rotations"] = self.rotations.float()
-        return replace(self, **{k: tensor.to(device, non_blocking=non_blocking) for k, tensor in tensors.items()})
+        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
 class RotationDataset:

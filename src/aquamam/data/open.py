@@ -14,13 +14,9 @@ from aquamam.data.loaders.photoreal import PhotorealDataset
 from aquamam.data.loaders.symsol import SymsolDataset
 from aquamam.errors import InputError, require
 
-LOADERS: dict[str, type[DiskDataset]] = {
-    kind.kind: kind
-    for kind in (
-        *(StoredDataset, OriginalDataset, SymsolDataset, ModelNetDataset, PascalDataset, BopDataset, PhotorealDataset),
-        FolderDataset,  # last, since other layouts have CSV files too
-    )
-}
+KNOWN = (StoredDataset, OriginalDataset, SymsolDataset, ModelNetDataset, PascalDataset, BopDataset, PhotorealDataset)
+# The plain folder comes last: other layouts have CSV files too.
+LOADERS: dict[str, type[DiskDataset]] = {loader.kind: loader for loader in (*KNOWN, FolderDataset)}
 
 
 def recognise(path: Path, kind: str | None = None) -> type[DiskDataset]:

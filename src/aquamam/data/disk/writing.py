@@ -17,7 +17,7 @@ from jaxtyping import Float64, Int64, UInt8
 
 from aquamam.data.disk.layout import Manifest, encode_png, is_whole, write_manifest, write_shard
 from aquamam.data.random import haar, words
-from aquamam.errors import InputError, require
+from aquamam.errors import require
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, render
 
@@ -33,10 +33,8 @@ class RenderSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.meshes or len(self.names) != len(self.meshes):
-            raise InputError(f"a data set needs one name for each mesh, got {len(self.names)} and {len(self.meshes)}.")
-        if len(set(self.names)) < len(self.names):
-            raise InputError(f"objects of a data set need different names, got {', '.join(self.names)}.")
+        good = 0 < len(set(self.names)) == len(self.meshes)
+        require(good, f"objects of a data set need different names, got {', '.join(self.names) or 'none'}.")
 
     def rotations(self, split: str, numbers: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 4"]:
         return haar(self.seed, f"{split}/rotation", numbers)
@@ -58,7 +56,6 @@ class RenderSpec:
 
 CHUNK = 64  # images rendered at once
 Task = tuple[str, int]  # split and shard number
-_GIVEN: tuple[Any, ...] = ()  # to a worker
 
 
 def write_dataset(
@@ -110,38 +107,30 @@ def render_shard(root: Path, spec: RenderSpec, manifest: Manifest, task: Task) -
     split, shard = task
     numbers = np.asarray(manifest.shard_range(split, shard), np.int64)
     rotations = spec.rotations(split, numbers)
-    raw = manifest.encoding == "raw"
-    pixels = np.empty((len(numbers), 3, *manifest.image_shape) if raw else 0, np.uint8)
-    files: list[bytes] = []
+    encoded: list[Any] = []
     for start in range(0, len(numbers), CHUNK):
         chunk = slice(start, start + CHUNK)
         images = spec.images(split, numbers[chunk], rotations[chunk])
-        if raw:
-            pixels[chunk] = images.transpose(0, 3, 1, 2)
-        else:
-            files += [encode_png(image) for image in images]
+        encoded.extend(map(encode_png, images) if manifest.encoding == "png" else images.transpose(0, 3, 1, 2))
         yield len(images)
-    write_shard(root, manifest, split, shard, pixels if raw else files, rotations)
+    write_shard(root, manifest, task, encoded, rotations)
 
 
 def _render_with(count: int, root: Path, spec: RenderSpec, manifest: Manifest, tasks: list[Task]) -> Iterator[int]:
     """Render shards with processes; yields numbers of new images."""
-    with ProcessPoolExecutor(count, mp.get_context("spawn"), _begin_work, (root, spec, manifest)) as pool:
+    with ProcessPoolExecutor(count, mp.get_context("spawn"), _begin_work) as pool:
         try:
-            for done in as_completed([pool.submit(_work, task) for task in tasks]):
+            for done in as_completed([pool.submit(_work, root, spec, manifest, task) for task in tasks]):
                 yield done.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _begin_work(*given: Any) -> None:
-    """A worker keeps what all tasks share, and ends with Ctrl-C or its parent: a shard half done leaves nothing."""
-    global _GIVEN
-    _GIVEN = given
+def _begin_work() -> None:
+    """A worker ends with Ctrl-C or its parent: a shard half done leaves nothing."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     Thread(target=lambda: (mp.parent_process().join(), os._exit(1)), daemon=True).start()  # type: ignore[union-attr]
 
 
-def _work(task: Task) -> int:
-    root, spec, manifest = _GIVEN
+def _work(root: Path, spec: RenderSpec, manifest: Manifest, task: Task) -> int:
     return sum(render_shard(root, spec, manifest, task))

@@ -13,7 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from aquamam.data.base import Batch, ListedDataset, UnreadableExample, choose, decode_image
-from aquamam.errors import InputError, require
+from aquamam.data.cameras import camera_of
+from aquamam.errors import InputError
 from aquamam.geometry.camera import MARGIN, Box, Camera, crop_camera, cut
 from aquamam.geometry.rotations import as_rotation_matrix, inverse, matrix_to_quat, multiply, opencv_to_opengl
 from aquamam.geometry.symmetry import SymmetryGroup
@@ -146,15 +147,11 @@ def read_json(path: Path) -> Any:
 
 def read_cameras(scene: Path) -> dict[int, Camera]:
     """The camera of each image of a scene."""
-    cameras = {}
-    for image, told in read_json(scene / "scene_camera.json").items():
-        try:
-            fx, skew, cx, _, fy, cy, *_ = map(float, told["cam_K"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{scene}/scene_camera.json must be BOP's format, got: {error}.") from error
-        require(skew == 0, f"cameras have no skew here, got {skew} in {scene}/scene_camera.json, image {image}.")
-        cameras[int(image)] = Camera(fx=fx, fy=fy, cx=cx, cy=cy)
-    return cameras
+    path = scene / "scene_camera.json"
+    try:
+        return {int(image): camera_of(told, f"image {image} of {path}") for image, told in read_json(path).items()}
+    except (AttributeError, TypeError) as error:
+        raise InputError(f"{path} must be BOP's format, got: {error}.") from error
 
 
 def read_instances(scene: Path) -> Iterator[Instance]:
@@ -187,6 +184,5 @@ def read_instances(scene: Path) -> Iterator[Instance]:
 
 def read_infos(root: Path) -> dict[str, Any]:
     """What models_info.json says of each object, symmetries among it; an object listed without any has none."""
-    folders = [root / "models", *sorted(root.glob("models*"))]
-    path = next((f / "models_info.json" for f in folders if (f / "models_info.json").exists()), None)
-    return {} if path is None else {label_of(int(number)): info for number, info in read_json(path).items()}
+    files = sorted(root.glob("models*/models_info.json"))  # that of models itself first
+    return {label_of(int(number)): info for number, info in read_json(files[0]).items()} if files else {}

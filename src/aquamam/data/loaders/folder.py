@@ -154,9 +154,9 @@ class FolderDataset(ListedDataset):
                 rows.setdefault(file, []).append(row)
         self.names = list(rows)
         self.quaternions = [q.numpy()[of_image] for of_image in rows.values()]
-        every = next((table[name] for name in CLASS_COLUMNS if name in table), None)
-        self.classes = tuple(sorted(set(every))) if every else (self.folder.resolve().name,)
-        self.labels = [every[of_image[0]] if every else self.classes[0] for of_image in rows.values()]
+        every = next((table[name] for name in CLASS_COLUMNS if name in table), [self.folder.resolve().name] * len(q))
+        self.classes = tuple(sorted(set(every)))
+        self.labels = [every[of_image[0]] for of_image in rows.values()]
         ignored = [name for name in table if name not in {*named, *columns, *CLASS_COLUMNS, "split"}]
         self.about = {"rotation": kind, "columns": columns, "camera": camera, "ignored": ignored}
         self.symmetries = read_symmetries(self.folder / "symmetries.json")
