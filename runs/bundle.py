@@ -5,14 +5,17 @@ where these were others. The figures go into the checkpoint, so that `aquamam in
 """
 
 import argparse
+import hashlib
 import json
+import tempfile
 from pathlib import Path
 
 import aquamam
-from aquamam.checkpoints.checkpoint import BUNDLED
+from aquamam.checkpoints.checkpoint import BUNDLED, DIGESTS, bundled, resolve
 from aquamam.cli.evaluate import SEED
 from aquamam.data.renders import RenderedDataset
 from aquamam.evaluation.evaluate import evaluate
+from aquamam.files import write_text
 from aquamam.fit.part import fresh_renders
 from aquamam.rendering.known import known_object
 from aquamam.rendering.render import RenderSettings
@@ -30,9 +33,8 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=2_000, help="to judge on")
     args = parser.parse_args()
     fitted = aquamam.load(args.folder)
-    target = BUNDLED / f"{args.name}.safetensors"
-    aquamam.save_model(fitted, target, half=True)
-    model = aquamam.load(target)
+    with tempfile.TemporaryDirectory() as folder:
+        model = aquamam.load(aquamam.save_model(fitted, Path(folder) / f"{args.name}.safetensors", half=True))
     known = known_object(fitted)
     assert known is not None
     drawn = {"seed": SEED, "split": "test", "length": args.images}
@@ -46,7 +48,10 @@ def main() -> None:
         figures[words] = {key: found[key] for key in KEPT if key in found}
         print(words, json.dumps(figures[words]), flush=True)
     told = figures["as in training"] | ({"plain": figures["plain renders"]} if "plain renders" in figures else {})
+    target = BUNDLED / f"{args.name}.safetensors"
     aquamam.save_model(model, target, {"evaluation": told}, half=True)
+    sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in map(resolve, bundled())]
+    write_text(BUNDLED / DIGESTS, "".join(sums))
     print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB")
 
 

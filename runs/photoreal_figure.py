@@ -32,7 +32,7 @@ def main(out: str, name: str) -> None:
     for i, q, angle in zip(chosen, found.double().numpy(), error):
         picture = Image.fromarray(data.image(i)).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
         tiles.append(np.concatenate([np.asarray(picture), data.plain(i, q[None], SIDE)[0]]))
-        labels.append(f"{data.row(i)['light']}\n{angle:.{int(angle < 10)}f}° off")
+        labels.append(f"{data.rows[i]['light']}\n{angle:.{int(angle < 10)}f}° off")
     contact_sheet(np.stack(tiles), columns=COLUMNS, labels=labels).save(out)
 
 

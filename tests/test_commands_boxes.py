@@ -115,6 +115,10 @@ def test_detections_of_coco_bop_and_yolo_tell_the_same_boxes(tmp_path):
     assert of_image([named], tmp_path / "000012.png", alone=False) == [named]
     assert of_image([named], tmp_path / "000013.png", alone=False) == []
     refused("shares of the image", read_detections, tmp_path / "yolo.txt")
+    (tmp_path / "endless.json").write_text('[{"bbox": [1, 2, 3, 4], "category_id": Infinity}]')
+    boxes, (wrong,) = read_detections(tmp_path / "endless.json")
+    assert not boxes
+    assert "numbers as ids" in str(wrong)
 
 
 def test_a_rotated_posterior_has_the_densities_samples_and_predictions_of_its_inner_one(generator):

@@ -146,8 +146,3 @@ def test_a_change_has_the_size_asked_for(settings, batch, measure, least, most):
     found = measure(changed(batch, **settings).images)
     assert least[0] <= found.min() <= least[1]
     assert most[0] <= found.max() <= most[1]
-
-
-def test_settings_survive_json():
-    for settings in AUGMENTATIONS.values():
-        assert AugmentSettings.from_dict(settings.to_dict()) == settings

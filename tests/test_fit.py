@@ -317,5 +317,7 @@ def test_what_calibrates_shows_parts_that_differ_from_the_mesh_and_what_trains_d
     file, out = fitted
     fit = fitting.Fit(str(file), out, fitting.FitConfig(model=ModelConfig(image_size=16), train=TrainConfig()))
     fit.part = json.loads((out / "fit.json").read_text())["part"]
-    errors = {split: fit.data(split).mesh_error for split in ("train", "valid", "temper", "calibration", "test")}
+    errors = {
+        split: fit.data(split).about["mesh_error"] for split in ("train", "valid", "temper", "calibration", "test")
+    }
     assert errors == {"train": 0.0, "valid": 0.0, "temper": 0.08, "calibration": 0.08, "test": 0.08}

@@ -137,7 +137,7 @@ def test_the_pictures_are_300_of_the_die_as_it_is_rendered(data):
     assert data.facts["mesh"] == solid("die").mesh.hash
     assert [data.labels.count(label) for label in data.classes] == [100, 200]
     assert set(data.labels[:3]) == set(data.classes)  # a few show both
-    assert {data.row(i)["light"] for i in range(300)} == {"sun and sky", "room", "landscape"}
+    assert {data.rows[i]["light"] for i in range(300)} == {"sun and sky", "room", "landscape"}
     assert sum(path.stat().st_size for path in BUNDLED.iterdir()) < 2.5e6
 
 

@@ -254,7 +254,6 @@ RULES = {
         ("one of none, mild, strong, got 'wild'", lambda: augmentation("wild")),
         ("turn_deg .* must lie in 0 ... 180, got 200", lambda: AugmentSettings(turn_deg=200.0)),
         ("noise", lambda: AugmentSettings(noise=NAN)),
-        ("an augmentation has no field flip", lambda: AugmentSettings.from_dict({"flip": True})),
         ("invertible", lambda: BENT.ray(1900.0, 1060.0)),
         ("at least 20", lambda: find_typicality(tiny("stem"), PhotoDataset(solid("die"), 16, length=5))),
         ("mesh error", lambda: PhotoDataset(solid("die"), 32, mesh_error=0.5)),

@@ -116,6 +116,7 @@ FILES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "a program for a camera": (".yaml", file("python.yaml")),
     "a camera nested without end": (".yaml", NESTED.encode),
     "boxes nested without end": (".boxes.json", NESTED.encode),
+    "categories that are none": (".boxes.json", lambda: b'{"categories": 3, "annotations": []}'),
 }
 NAMES = ("../../etc/passwd", "/etc/passwd", "d\u0456e", "die\u202e", "die\x00", "a" * 5_000, "http://127.0.0.1:1/die")
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module, resources
 from pathlib import Path
@@ -17,8 +17,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from aquamam.errors import InputError
-from aquamam.files import write_bytes, write_json, write_text
+from aquamam.errors import InputError, require
+from aquamam.files import write_bytes, write_json
 from aquamam.network.model import RotationModel
 from aquamam.posterior.calibration import Calibration
 
@@ -35,14 +35,12 @@ KINDS: dict[str, tuple[str, str, str]] = {
 BUNDLED = Path(str(resources.files("aquamam.checkpoints"))) / "weights"
 FORMAT = "aquamam-1"
 DIGESTS = "SHA256SUMS"  # beside bundled weights, as `sha256sum` writes and checks it
-MOST_BYTES, MOST_TENSORS = 16_000_000, 10_000  # of a header; the bundled models have up to 0.3 million and 118
 LARGEST = 1_000_000  # number in a config: bins and sizes beyond it would take memory before any weight is looked at
 
 
 def build(kind: str, config: dict[str, Any]) -> RotationModel:
     """A freshly initialised model of that kind."""
-    if kind not in KINDS:
-        raise InputError(f"a model's kind must be one of {', '.join(KINDS)}, got {kind!r}.")
+    require(kind in KINDS, f"a model's kind must be one of {', '.join(KINDS)}, got {kind!r}.")
     module, model_name, config_name = KINDS[kind]
     home = import_module(module)
     return getattr(home, model_name)(getattr(home, config_name).from_dict(config))
@@ -50,8 +48,8 @@ def build(kind: str, config: dict[str, Any]) -> RotationModel:
 
 def describe(model: RotationModel) -> dict[str, Any]:
     """Everything of a model but its weights, as plain values."""
-    told = {"kind": model.kind, "config": model.config.to_dict(), "info": model.info}
-    return {**told, "calibration": model.calibration.to_dict()}
+    calibration = model.calibration.to_dict()
+    return {"kind": model.kind, "config": model.config.to_dict(), "info": model.info, "calibration": calibration}
 
 
 def save_model(
@@ -62,16 +60,15 @@ def save_model(
     `half` stores 16 bits a weight, for models that travel with the package; loading makes them 32 bits again.
     """
     path = Path(path)
-    if model.kind not in KINDS:
-        raise InputError(f"a checkpoint holds one of {', '.join(KINDS)}, got {model.kind!r}; save the model inside it.")
+    require(
+        model.kind in KINDS, f"a checkpoint holds one of {', '.join(KINDS)}, got {model.kind!r}; save what is inside."
+    )
     description = {**describe(model), "info": {**model.info, **(info or {})}}
     file = path if path.suffix == ".safetensors" else path / "model.safetensors"
     state = {k: v.half() if half and v.is_floating_point() else v for k, v in model.state_dict().items()}
     save_tensors(file, state, description)
     if file is not path:  # for people; the loader reads the copy inside the weights' file
         write_json(path / "config.json", description, indent=2)
-    if file.parent.resolve() == BUNDLED.resolve():  # a model is bundled anew
-        list_digests([*map(resolve, bundled())])
     return file
 
 
@@ -91,10 +88,8 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
                 return candidate
         raise InputError(f"a checkpoint folder must hold model.safetensors, and {path} does not.")
     if not os.path.exists(path):  # unlike pathlib's it takes any name, however long
-        names = ", ".join(bundled())
-        raise InputError(
-            f"there is no checkpoint at {text!r:.200}, and no bundled model of that name (bundled: {names})."
-        )
+        names = f"no bundled model of that name (bundled: {', '.join(bundled())})"
+        raise InputError(f"there is no checkpoint at {text!r:.200}, and {names}.")
     return path
 
 
@@ -156,18 +151,15 @@ def save_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], descr
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and description of a file written by `save_tensors`."""
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"a checkpoint must be a file, and there is none at {path}.")
+    require(path.is_file(), f"a checkpoint must be a file, and there is none at {path}.")
     try:
-        check_header(path)
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"{path} is not a safetensors file or is damaged ({error}); copy it again.") from error
-    if metadata.get("format") != FORMAT:
-        found = metadata.get("format")
-        raise InputError(f"{path} is a safetensors file, but not aquamam's (format {found!r}, expected {FORMAT!r}).")
+    came = metadata.get("format")
+    require(came == FORMAT, f"{path} is a safetensors file, but not aquamam's (format {came!r}, expected {FORMAT!r}).")
     try:
         return tensors, dict(json.loads(metadata["description"]))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -192,48 +184,26 @@ def modernised(description: dict[str, Any]) -> dict[str, Any]:
     config, info = description.get("config"), description.get("info", {})
     if not isinstance(config, dict) or not isinstance(info, dict):
         return description
-    config = {name: value for name, value in config.items() if name != "scaled_heads"}
+    gone = ("sharpness", "certainty", "contrast", "spill", "scaled_heads")
+    today = {**description, "config": {name: value for name, value in config.items() if name not in gone}}
     if "calibration" in description:
-        return {**description, "config": config}
+        return today
     temperatures = [1 / factor for factor in config.get("sharpness", (1.0, 1.0, 1.0))]
     corrected = bool(config.get("certainty") or config.get("spill") or set(config.get("contrast", ())) - {1.0})
     scores = None if corrected else info.get("calibration")  # else they are scores of other posteriors
-    calibration = {"temperatures": temperatures, "scores": scores}
-    gone = ("sharpness", "certainty", "contrast", "spill")
-    config = {name: value for name, value in config.items() if name not in gone}
     info = {"view_classes" if name == "alike" else name: v for name, v in info.items() if name != "calibration"}
-    return {**description, "config": config, "info": info, "calibration": calibration}
+    return {**today, "info": info, "calibration": {"temperatures": temperatures, "scores": scores}}
 
 
 # What stands between a stranger's file and the memory.
 
 
-def list_digests(files: Sequence[Path]) -> None:
-    """Write the table of some files beside them."""
-    write_text(files[0].parent / DIGESTS, "".join(f"{digest(file)}  {file.name}\n" for file in files))
-
-
 def check_digest(file: Path) -> None:
     """Raise unless a bundled file is the one that was released: its SHA-256 stands in the table beside it."""
-    lines = (file.parent / DIGESTS).read_text().splitlines()
-    if [digest(file), file.name] not in map(str.split, lines):
+    line = f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}"
+    if line not in (file.parent / DIGESTS).read_text().splitlines():
         told = "it was damaged or exchanged; install the package again"
         raise InputError(f"the bundled {file.stem} must have the SHA-256 that {DIGESTS} lists, and has not: {told}.")
-
-
-def digest(file: Path) -> str:
-    """SHA-256 of a file's content."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def check_header(path: Path) -> None:
-    """Raise where a file's header is longer or names more tensors than any model's: before it is parsed."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        tensors = file.read(length).count(b'"data_offsets"') if length <= MOST_BYTES else 0
-    if length > MOST_BYTES or tensors > MOST_TENSORS:
-        came = f"got {length:,} bytes" if length > MOST_BYTES else f"got {tensors:,} tensors"
-        raise ValueError(f"its header may have {MOST_BYTES:,} bytes and {MOST_TENSORS:,} tensors, {came}")
 
 
 @contextmanager
@@ -241,14 +211,13 @@ def no_larger_than(tensors: dict[str, Tensor], config: dict[str, Any]) -> Iterat
     """Models made inside have no more parameters than these, so that an edited config cannot fill the memory."""
     if any(isinstance(value, int) and value > LARGEST for value in config.values()):
         raise ValueError(f"numbers of a config are at most {LARGEST:,}")
-    tensors_left, numbers_left = len(tensors), sum(tensor.numel() for tensor in tensors.values())
-    here = threading.get_ident()
+    left, here = sum(tensor.numel() for tensor in tensors.values()), threading.get_ident()
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        nonlocal tensors_left, numbers_left
+        nonlocal left
         if parameter is not None and threading.get_ident() == here:
-            tensors_left, numbers_left = tensors_left - 1, numbers_left - parameter.numel()
-            if min(tensors_left, numbers_left) < 0:
+            left -= parameter.numel()
+            if left < 0:
                 raise ValueError("its config does not fit: it asks for more weights than there are")
 
     handle = register_module_parameter_registration_hook(count)

@@ -67,10 +67,10 @@ def answer_boxes(args: argparse.Namespace, pictures: Pictures) -> Iterator[dict[
 
 def detections(args: argparse.Namespace, pictures: Pictures, size: tuple[int, int] | None = None) -> list[Detection]:
     """The file's boxes, its bad rows told."""
-    found = read_detections(args.detections, size)
-    for error in found.wrong:
+    boxes, wrong = read_detections(args.detections, size)
+    for error in wrong:
         pictures.wrong(f"{args.detections.name}: {error}")
-    return found.boxes
+    return boxes
 
 
 # --- BOP --------------------------------------------------------------------------------------------------------------

@@ -99,11 +99,11 @@ def run(args: argparse.Namespace) -> None:
             bar.initial = bar.n = done
             return bar.update
 
-        written = write_dataset(args.out, spec, manifest, workers=workers, part=part, progress=progress)
+        images, new = write_dataset(args.out, spec, manifest, workers=workers, part=part, progress=progress)
     seconds = time.monotonic() - started
     share = "" if part[1] == 1 else f" (share {part[0] + 1} of {part[1]})"
-    now = f"{written.rendered:,} rendered now in {seconds:.0f} s ({written.rendered / max(seconds, 1e-9):.0f}/s)"
-    print(f"{args.out}{share}: {written.images:,} images of {names} at {args.size} px, {now}")
+    now = f"{new:,} rendered now in {seconds:.0f} s ({new / max(seconds, 1e-9):.0f}/s)"
+    print(f"{args.out}{share}: {images:,} images of {names} at {args.size} px, {now}")
 
 
 def plan(args: argparse.Namespace) -> "tuple[RenderSpec, Manifest]":

@@ -4,8 +4,6 @@ from importlib import import_module
 
 # Imported on first use: the processes that render need no torch, and no loader needs another's dependencies.
 _HOMES: dict[str, str] = {
-    "Example": "base",
-    "Batch": "base",
     "RotationDataset": "base",
     "UnreadableExample": "base",
     "StoredDataset": "disk.store",
@@ -15,15 +13,8 @@ _HOMES: dict[str, str] = {
     "one_pass": "stream",
     "AugmentSettings": "augment",
     "augmentation": "augment",
-    "augment": "augment",
     "open_dataset": "open",
-    "OriginalDataset": "loaders.folder",
-    "SymsolDataset": "loaders.symsol",
-    "ModelNetDataset": "loaders.modelnet",
-    "PascalDataset": "loaders.pascal3d",
-    "BopDataset": "loaders.bop",
     "PhotorealDataset": "loaders.photoreal",
-    "FolderDataset": "loaders.folder",
 }
 
 __all__ = sorted(_HOMES)

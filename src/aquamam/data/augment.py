@@ -15,7 +15,7 @@ from torch import Tensor
 
 from aquamam.data.base import Batch
 from aquamam.data.random import uniforms, words
-from aquamam.errors import Config, InputError, require
+from aquamam.errors import require
 from aquamam.geometry.rotations import multiply, rotvec_to_quat
 from aquamam.rendering.lights import next_word, uniform
 from aquamam.rendering.raster import compiled
@@ -39,10 +39,8 @@ AMOUNTS = np.dtype(  # what one image is changed by
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentSettings(Config):
+class AugmentSettings:
     """How far each change goes at most; 0 leaves it out. Every example draws its own amounts."""
-
-    called = "an augmentation"
 
     turn_deg: float = 0.0  # in the image plane, either way; R turns along
     shift: float = 0.0  # of the image's side, either way in x and y
@@ -57,8 +55,8 @@ class AugmentSettings(Config):
 
     def __post_init__(self) -> None:
         for field, most in zip(fields(AugmentSettings), (180, 0.5, 1, 1, 4, 4, 0.05, 1, 16, 0.5), strict=True):
-            if not 0 <= (value := getattr(self, field.name)) <= most:  # nor NaN
-                raise InputError(f"{field.name} of the augmentation must lie in 0 ... {most:g}, got {value}.")
+            value = getattr(self, field.name)
+            require(0 <= value <= most, f"{field.name} of the augmentation must lie in 0 ... {most:g}, got {value}.")
 
 
 AUGMENTATIONS: dict[str, AugmentSettings] = {

@@ -2,7 +2,7 @@
 what loaders share: a list of images with classes and rotations, in a split of a folder."""
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+    def to(self, device: torch.device | str) -> "Batch":
         tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         if torch.device(device).type == "mps":  # it has no float64
             tensors["rotations"] = self.rotations.float()
-        return replace(self, **{k: tensor.to(device, non_blocking=non_blocking) for k, tensor in tensors.items()})
+        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
 class RotationDataset:
@@ -67,6 +67,7 @@ class RotationDataset:
     symmetries: Mapping[str, SymmetryGroup | None] = {}  # of classes, where they are known
     size: int | None = None  # images are resized to size x size; None leaves them alone
     endless: bool = False  # an endless data set has an example for every non-negative index
+    about: Mapping[str, Any] = {}  # where it came from, and how it writes rotations; plain JSON values
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -92,19 +93,15 @@ class RotationDataset:
         return None if self.size is None else (self.size, self.size)
 
     def describe(self) -> dict[str, Any]:
-        """What this data set says about itself: where it came from, as plain JSON values."""
-        return {}
+        """What this data set says about itself."""
+        return dict(self.about)
 
     def __getitem__(self, i: int) -> Example:
         i = self._position(i)
         return Example(image=self.image(i), rotations=self.rotations(i), label=self.label(i), name=self.name(i))
 
-    def __iter__(self):
-        return (self[i] for i in range(len(self)))
-
     def batch(self, indices: Iterable[int], *, unreadable: str = "raise") -> Batch:
         """Examples `indices` as tensors; `unreadable="skip"` leaves damaged images out and names them."""
-        require(unreadable in ("raise", "skip"), f"unreadable must be 'raise' or 'skip', got {unreadable!r}.")
         kept, images, lost = [], [], []
         for i in map(self._position, indices):
             try:
@@ -141,37 +138,17 @@ class RotationDataset:
         )
 
     def _position(self, i: int) -> int:
-        i = int(i)
-        if self.endless:
-            if i < 0:
-                raise IndexError(f"an endless data set is indexed from 0, got {i}.")
-            return i
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"index {i} is outside a data set of {len(self)} examples.")
-        return i % len(self)
+        """As in a list: negative indices count from the end."""
+        return int(i) if self.endless else range(len(self))[i]
 
 
-Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels, edges of pixels being whole numbers
-
-
-def decode_image(
-    source: bytes | Path, name: str, size: int | None = None, *, box: Box | None = None, margin: float = 1.0
-) -> UInt8[np.ndarray, "h w 3"]:
-    """An image file's pixels as RGB, cropped and resized if asked; anything wrong with it is an UnreadableExample.
-
-    The crop is a square about the box's centre, `margin` times its longer side, black outside the image. A square keeps
-    the aspect ratio: a stretched picture would show another rotation.
-    """
+def decode_image(source: bytes | Path, name: str, size: int | None = None) -> UInt8[np.ndarray, "h w 3"]:
+    """An image file's pixels as RGB, resized if asked; anything wrong with it is an UnreadableExample."""
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
-            if size is not None and box is None:
+            if size is not None:
                 file.draft("RGB", (2 * size, 2 * size))  # a large JPEG is decoded at a fraction of its size
             image = to_rgb(file)
-            if box is not None:
-                left, top, right, bottom = box
-                side = max(1, round(margin * max(right - left, bottom - top)))
-                x, y = round((left + right - side) / 2), round((top + bottom - side) / 2)
-                image = image.crop((x, y, x + side, y + side))
             return np.asarray(image if size is None else fit_to(image, (size, size)))
     except FileNotFoundError as error:
         raise UnreadableExample(f"image {name} is missing; restore it, or skip unreadable examples.") from error
@@ -189,29 +166,33 @@ def fit_pixels(pixels: UInt8[np.ndarray, "h w 3"], size: int | None) -> UInt8[np
     return np.asarray(fit_to(Image.fromarray(np.ascontiguousarray(pixels)), (size, size)))
 
 
-class ListedDataset(RotationDataset):
-    """A subclass says how its layout is recognised and which splits it has, and lists names, labels and rotations."""
+class DiskDataset(RotationDataset):
+    """One split of a data set on disk. A subclass says how its layout is recognised and which splits there are, and
+    reads one in `read`, whose options are those of the layout."""
 
     marks: tuple[str, ...]  # patterns of paths, all of which match where this layout lies
-    names: Sequence[str]  # paths of the images below the root, unless `source` says otherwise
-    labels: Sequence[str]
-    quaternions: Sequence[Float64[np.ndarray, "equivalents 4"]] | Float64[np.ndarray, "n equivalents 4"]
-    boxes: Sequence[Box] | None = None  # where the object is; the images are crops around it
-    margin: float = 1.0  # of the crops
-    about: Mapping[str, Any]  # how the layout writes rotations
+    read: Callable[..., None]
 
-    def __init__(self, root: Path | str, split: str, size: int | None):
-        self.root, self.split, self.size = Path(root), split, size
-        if split not in (there := self.splits(self.root)):
-            raise InputError(f"{root} has the splits {', '.join(there)}, not {split!r}; choose one.")
-
-    @classmethod
-    def recognises(cls, root: Path) -> bool:
-        return all(any(root.glob(mark)) for mark in cls.marks)
+    def __init__(self, root: Path | str, split: str | None = None, *, size: int | None = None, **options: Any):
+        """Without `split`: train if there is one, else the first."""
+        self.root, self.size = Path(root), size
+        there = self.splits(self.root)
+        require(len(there) > 0, f"{root} holds no split of the kind {self.kind}; docs/data.md shows the layout.")
+        self.split = split or next((name for name in there if name.startswith("train")), there[0])
+        choose("splits", [self.split], there, root)
+        self.read(**options)
 
     @staticmethod
     def splits(root: Path) -> tuple[str, ...]:
         raise NotImplementedError
+
+
+class ListedDataset(DiskDataset):
+    """Images in files of their own: `read` lists names, labels and rotations."""
+
+    names: Sequence[str]  # paths of the images below the root, unless `source` says otherwise
+    labels: Sequence[str]
+    quaternions: Sequence[Float64[np.ndarray, "equivalents 4"]] | Float64[np.ndarray, "n equivalents 4"]
 
     def source(self, i: int) -> Path | bytes:
         """The file of image i, or its bytes."""
@@ -229,12 +210,8 @@ class ListedDataset(RotationDataset):
     def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
         return self.quaternions[i]
 
-    def describe(self) -> dict[str, Any]:
-        return dict(self.about)
-
     def image(self, i: int) -> UInt8[np.ndarray, "h w 3"]:
-        box = None if self.boxes is None else self.boxes[i]
-        return decode_image(self.source(i), self.names[i], self.size, box=box, margin=self.margin)
+        return decode_image(self.source(i), self.names[i], self.size)
 
 
 def choose(what: str, wanted: Sequence, there: Sequence, where: object) -> None:

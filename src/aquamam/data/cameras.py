@@ -1,4 +1,4 @@
-"""Cameras as people have them: four numbers, or the calibration file of ROS or OpenCV."""
+"""Cameras as people have them: four numbers, the calibration file of ROS or OpenCV, or BOP's."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import yaml
 from aquamam.errors import InputError, require
 from aquamam.geometry.camera import Camera
 
-MATRIX = ("camera_matrix", "Camera_Matrix", "cameraMatrix", "K", "k")  # names of the same thing
+MATRIX = ("camera_matrix", "Camera_Matrix", "cameraMatrix", "K", "k", "cam_K")  # names of the same thing
 DISTORTION = ("distortion_coefficients", "Distortion_Coefficients", "distCoeffs", "dist_coeffs", "D", "d")
 PLUMB_BOB = ("plumb_bob", "radtan", "rational_polynomial", "none", "")  # alike as far as k3; beyond, zeros only
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from aquamam.errors import InputError, require
 from aquamam.geometry.camera import Box
@@ -31,15 +31,9 @@ class Detection:
         return number if self.name is None else (self.name, *number)
 
 
-class Found(NamedTuple):
-    """The boxes of a file, and what is wrong with the rows that tell none."""
-
-    boxes: list[Detection]
-    wrong: list[InputError]
-
-
-def read_detections(path: Path, size: tuple[int, int] | None = None) -> Found:
-    """The boxes of a file, a list of COCO's results or of BOP's detections, COCO's annotations, or YOLO's text.
+def read_detections(path: Path, size: tuple[int, int] | None = None) -> tuple[list[Detection], list[InputError]]:
+    """The boxes of a file, and what is wrong with the rows that tell none. A file is a list of COCO's results or of
+    BOP's detections, COCO's annotations, or YOLO's text.
 
     size: width and height of the one image that a YOLO file tells of.
     """
@@ -47,48 +41,46 @@ def read_detections(path: Path, size: tuple[int, int] | None = None) -> Found:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or 'no text'}).") from None
-    names, files = {}, {}
     if path.suffix == ".txt":
         if size is None:
             raise InputError(f"{path} has boxes in shares of the image, and tells of one image only; give that one.")
         rows = [(k, line) for k, line in enumerate(text.splitlines(), 1) if line.strip()]
         readers = [partial(_yolo, line, f"line {k} of {path}", size) for k, line in rows]
     else:
+        names, files = {}, {}
         try:
             told = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            if isinstance(told, Mapping):
+                names = {one.get("id"): one.get("name") for one in told.get("categories", ())}
+                files = {one.get("id"): one.get("file_name") for one in told.get("images", ())}
+                told = told.get("annotations")
+        except (ValueError, RecursionError, TypeError, AttributeError) as error:
             raise InputError(f"{path} must be JSON (COCO, BOP) or end in .txt (YOLO), got: {error}.") from None
-        if isinstance(told, Mapping):
-            names = {one.get("id"): one.get("name") for one in told.get("categories", ())}
-            files = {one.get("id"): one.get("file_name") for one in told.get("images", ())}
-            told = told.get("annotations")
         listed = isinstance(told, Sequence)
         require(listed, f"{path} must hold a list of detections, or COCO's images and annotations.")
         readers = [partial(_coco, one, f"detection {k} of {path}", names, files) for k, one in enumerate(told)]
-    found = Found([], [])
+    boxes, wrong = [], []
     for read in readers:
         try:
-            found.boxes.append(read())
+            boxes.append(read())
         except InputError as error:
-            found.wrong.append(error)
-    return found
+            wrong.append(error)
+    return boxes, wrong
 
 
 def _coco(one: Any, where: str, names: Mapping[Any, Any], files: Mapping[Any, Any]) -> Detection:
     try:
         x, y, width, height = map(float, one["bbox"])
-        category, image, scene = one.get("category_id"), one.get("image_id"), one.get("scene_id")
-        file = files.get(image)
+        ids = {kind: one.get(f"{kind}_id") for kind in ("category", "image", "scene")}
+        file = files.get(ids["image"])
         return Detection(
             box=(x, y, width, height),
-            category=None if category is None else int(category),
-            name=names.get(category),
+            name=names.get(ids["category"]),
             score=float(one.get("score", 1.0)),
-            image=None if image is None else int(image),
             file=None if file is None else Path(file).name,
-            scene=None if scene is None else int(scene),
+            **{kind: None if number is None else int(number) for kind, number in ids.items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise InputError(f'{where} needs "bbox": [x, y, width, height] and numbers as ids, got: {error}.') from None
 
 

@@ -1,20 +1,17 @@
 """Photograph-like renders: every byte of example i is a pure function of the objects, the seed, the split and i."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float64, UInt8
+from jaxtyping import Float64, Int64, UInt8
 from scipy.spatial.transform import Rotation
 
-from aquamam.data.base import Batch
 from aquamam.data.random import words
-from aquamam.data.renders import RenderedDataset
-from aquamam.errors import InputError, require
+from aquamam.data.renders import Pictures, RenderedDataset
+from aquamam.errors import require
 from aquamam.geometry.camera import NOMINAL
 from aquamam.network.images import find_images, fit_to, read_image
 from aquamam.rendering.meshes import Mesh
@@ -46,48 +43,39 @@ class PhotoDataset(RenderedDataset):
         of `RenderedDataset`.
         """
         require(0 <= plain_share < 1, f"the share of plain renders must lie in [0, 1), got {plain_share}.")
-        if not 0 <= mesh_error <= 0.3:
-            raise InputError(f"the mesh error must be a share of the part's size from 0 to 0.3, got {mesh_error}.")
+        rule = "the mesh error must be a share of the part's size from 0 to 0.3"
+        require(0 <= mesh_error <= 0.3, f"{rule}, got {mesh_error}.")
         super().__init__(objects, RenderSettings(size=size), **options)
         self._drawn_meshes = [simplified(mesh) for mesh in self.spec.meshes]
-        self._pictures = None if backgrounds is None else read_backgrounds(backgrounds, 2 * size)
-        self._folder, self.mesh_error, self.plain_share = backgrounds, mesh_error, plain_share
+        pictures = None if backgrounds is None else read_backgrounds(backgrounds, 2 * size)
+        self._camera: dict[str, Any] = {"side": size, "pictures": pictures, "mesh_error": mesh_error}
+        self.plain_share = plain_share
+        self.about |= {"photographs": True, "mesh_error": mesh_error}
+        if backgrounds is not None:
+            self.about["backgrounds"] = str(backgrounds)
+        if plain_share:
+            self.about["plain_share"] = plain_share
 
-    def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
-        batch = self.batch([i])
-        return batch.rotations[0, : batch.counts[0]].numpy()
-
-    def batch(self, indices: Iterable[int], *, unreadable: str = "raise") -> Batch:
-        numbers = np.fromiter(map(self._position, indices), np.int64)
-        drawn = self._drawn(numbers)
-        matrices = Rotation.from_quat(drawn).as_matrix() if len(drawn) else np.zeros((0, 3, 3))
+    def _draw(self, numbers: Int64[np.ndarray, " n"], rotations: Float64[np.ndarray, "n 4"]) -> Pictures:
+        matrices = Rotation.from_quat(rotations).as_matrix() if len(rotations) else np.zeros((0, 3, 3))
         keys, lot = words(self.spec.seed, f"{self.split}/photograph", numbers, 2).T
         plain = lot < np.uint64(self.plain_share * 2.0**63) * np.uint64(2)
-        size, which = self.image_size[0], numbers % len(self.classes)
-        images, windows = np.empty((len(numbers), 3, size, size), np.uint8), np.empty((len(numbers), 3))
-        distances = np.empty(len(numbers))
+        which, n = numbers % len(self.classes), len(numbers)
+        images, windows, distances = np.empty((n, *self.image_size, 3), np.uint8), np.empty((n, 3)), np.empty(n)
         for k in np.unique(which):
             rows = np.flatnonzero((which == k) & ~plain)
-            options: dict[str, Any] = {"side": size, "pictures": self._pictures, "mesh_error": self.mesh_error}
-            taken = photograph(self._drawn_meshes[k], matrices[rows], keys[rows], **options)
-            images[rows], windows[rows], distances[rows] = taken
+            taken = photograph(self._drawn_meshes[k], matrices[rows], keys[rows], **self._camera)
+            images[rows], windows[rows], distances[rows] = taken.images.transpose(0, 2, 3, 1), *taken[1:]
         if plain.any():
-            images[plain] = self.spec.images(self.split, numbers[plain], drawn[plain]).transpose(0, 3, 1, 2)
+            images[plain] = self.spec.images(self.split, numbers[plain], rotations[plain])
             distances[plain] = self.spec.settings.distance
             radii = np.array([mesh.radius for mesh in self.spec.meshes])
             windows[plain] = centred_windows(radii[which[plain]], self.spec.settings)
-        listed = self._listed(numbers, drawn, distances)
-        whole = self._collate(numbers.tolist(), images.transpose(0, 2, 3, 1), listed)
-        return replace(whole, windows=torch.from_numpy(windows).float())
+        return Pictures(images, distances, windows)
 
     @property
     def _farthest(self) -> float:
         return FARTHEST * self.spec.meshes[0].radius
-
-    def describe(self) -> dict[str, Any]:
-        folder = {} if self._folder is None else {"backgrounds": str(self._folder)}
-        share = {"plain_share": self.plain_share} if self.plain_share else {}
-        return {**super().describe(), "photographs": True, "mesh_error": self.mesh_error, **folder, **share}
 
 
 def centred_windows(radii: Float64[np.ndarray, " n"], settings: RenderSettings) -> Float64[np.ndarray, "n 3"]:
@@ -98,14 +86,10 @@ def centred_windows(radii: Float64[np.ndarray, " n"], settings: RenderSettings) 
 
 def read_backgrounds(folder: Path, side: int) -> UInt8[np.ndarray, "n side side 3"]:
     """The pictures of a folder as squares."""
-    files = find_images([folder])[:MOST_BACKGROUNDS]
     squares = []
-    for file in files:
-        picture = read_image(file)
+    for picture in map(read_image, find_images([folder])[:MOST_BACKGROUNDS]):
         short = min(picture.size)
         left, top = (picture.width - short) // 2, (picture.height - short) // 2
         square = picture.crop((left, top, left + short, top + short))
         squares.append(np.asarray(fit_to(square, (side, side))))
-    if not squares:
-        raise InputError(f"a folder of backgrounds must hold images, and {folder} holds none.")
     return np.stack(squares)

@@ -2,9 +2,11 @@
 objects, the settings, the seed, the split and i."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float64, Int64, UInt8
 
 from aquamam.data.base import Batch, RotationDataset
@@ -17,8 +19,13 @@ from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import Solid, mesh_of
 from aquamam.shape.lookalikes import Lookalikes
 
-Numbers = Int64[np.ndarray, " n"]  # of examples
-Quaternions = Float64[np.ndarray, "n 4"]
+
+class Pictures(NamedTuple):
+    """Pictures of objects, the distances of the cameras, and perhaps the windows (`rendering.photo`)."""
+
+    images: UInt8[np.ndarray, "n h w 3"]
+    distances: Float64[np.ndarray, " n"]
+    windows: Float64[np.ndarray, "n 3"] | None = None
 
 
 class RenderedDataset(RotationDataset):
@@ -49,9 +56,15 @@ class RenderedDataset(RotationDataset):
         self.spec = RenderSpec(names=names, meshes=meshes, settings=settings or RenderSettings(), seed=seed)
         self.split, self.length, self.endless, self.classes = split, length, length is None, names
         self.symmetries = {t.name: getattr(t, "symmetry", None) for t in things} | dict(symmetries or {})
-        self._told = {} if symmetries is None else {"symmetries": {name: _told(g) for name, g in symmetries.items()}}
-        found = {t.name: Lookalikes.of(mesh_of(t), shape=getattr(t, "shape", None)) for t in things if lookalikes}
-        self.lookalikes = {name: known for name, known in found.items() if known is not None}
+        found = [Lookalikes.of(mesh_of(t), shape=getattr(t, "shape", None)) if lookalikes else None for t in things]
+        self.lookalikes = {k: known for k, known in enumerate(found) if known is not None}  # by place among the objects
+        shown = [{"name": name, "mesh": mesh.hash} for name, mesh in zip(names, meshes)]
+        drawn = {"settings": self.spec.settings.to_dict(), "seed": seed, "split": split}
+        self.about: dict[str, Any] = {"objects": shown, **drawn}
+        if symmetries is not None:
+            self.about["symmetries"] = {name: rounded(group) for name, group in symmetries.items()}
+        if self.lookalikes:
+            self.about["lookalikes"] = True
 
     def __len__(self) -> int:
         if self.length is None:
@@ -59,35 +72,26 @@ class RenderedDataset(RotationDataset):
         return self.length
 
     def rotations(self, i: int) -> Float64[np.ndarray, "equivalents 4"]:
-        numbers = np.array([i], np.int64)
-        return self._listed(numbers, self._drawn(numbers), self.spec.settings.distance)[0]
+        batch = self.batch([i])
+        return batch.rotations[0, : batch.counts[0]].numpy()
 
     def image(self, i: int) -> UInt8[np.ndarray, "h w 3"]:
         return np.ascontiguousarray(self.batch([i]).images[0].permute(1, 2, 0).numpy())
 
     def batch(self, indices: Iterable[int], *, unreadable: str = "raise") -> Batch:
         numbers = np.fromiter(map(self._position, indices), np.int64)
-        drawn = self._drawn(numbers)
-        images = self.spec.images(self.split, numbers, drawn)
-        return self._collate(numbers.tolist(), images, self._listed(numbers, drawn, self.spec.settings.distance))
-
-    def _drawn(self, numbers: Numbers) -> Quaternions:
-        return self.spec.rotations(self.split, numbers)
-
-    def _listed(
-        self,
-        numbers: Int64[np.ndarray, " n"],
-        drawn: Float64[np.ndarray, "n 4"],
-        distances: float | Float64[np.ndarray, " n"],
-    ) -> list[Float64[np.ndarray, "_ 4"]]:
-        """All rotations that each example lists, the one in the picture first, for cameras so far away."""
-        listed, distances = list(drawn[:, None]), np.broadcast_to(distances, len(drawn))
-        labels = np.array([self.label(i) for i in numbers.tolist()])
-        for name, known in self.lookalikes.items():
-            rows = np.flatnonzero(labels == name)
-            for row, equivalents in zip(rows, known.equivalents(drawn[rows], distances[rows])):
+        drawn = self.spec.rotations(self.split, numbers)
+        shown, listed = self._draw(numbers, drawn), list(drawn[:, None])
+        for k, known in self.lookalikes.items():
+            rows = np.flatnonzero(numbers % len(self.classes) == k)
+            for row, equivalents in zip(rows, known.equivalents(drawn[rows], shown.distances[rows])):
                 listed[row] = equivalents
-        return listed
+        batch = self._collate(numbers.tolist(), shown.images, listed)
+        return batch if shown.windows is None else replace(batch, windows=torch.from_numpy(shown.windows).float())
+
+    def _draw(self, numbers: Int64[np.ndarray, " n"], rotations: Float64[np.ndarray, "n 4"]) -> Pictures:
+        images = self.spec.images(self.split, numbers, rotations)
+        return Pictures(images, np.full(len(numbers), self.spec.settings.distance))
 
     @property
     def view_classes(self) -> ViewClasses | None:
@@ -104,17 +108,8 @@ class RenderedDataset(RotationDataset):
     def image_size(self) -> tuple[int, int]:
         return self.spec.settings.shape
 
-    def describe(self) -> dict[str, Any]:
-        spec = self.spec
-        objects = [{"name": name, "mesh": mesh.hash} for name, mesh in zip(spec.names, spec.meshes)]
-        about = {"objects": objects, "settings": spec.settings.to_dict(), "seed": spec.seed, "split": self.split}
-        return about | self._told | ({"lookalikes": True} if self.lookalikes else {})
 
-
-def _told(group: SymmetryGroup | None) -> dict[str, Any] | None:
-    """A group as it is after a journey through a file."""
-
-    def rounded(value: Any) -> Any:
-        return [rounded(v) for v in value] if isinstance(value, list) else value and round(value, 9)
-
-    return None if group is None else {name: rounded(value) for name, value in group.to_dict().items()}
+def rounded(group: SymmetryGroup | None) -> dict[str, Any] | None:
+    """A group as plain values that a journey through a file does not change."""
+    told = {} if group is None else group.to_dict()
+    return {name: value and np.round(value, 9).tolist() for name, value in told.items()} or None

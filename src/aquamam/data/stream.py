@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Int64
 
-from aquamam.data.augment import AugmentSettings, augment
+from aquamam.data.augment import AUGMENTATIONS, AugmentSettings, augment
 from aquamam.data.base import Batch, RotationDataset
 from aquamam.data.random import words
 from aquamam.errors import InputError, require
@@ -37,15 +37,15 @@ class Stream:
     seed: int = 0
     rank: int = 0
     world: int = 1
-    augment: AugmentSettings | None = None
+    augment: AugmentSettings = AUGMENTATIONS["none"]
     threads: int = 2  # 0 makes each batch when it is asked for
 
     def __post_init__(self) -> None:
         require(self.batch_size > 0, f"a batch holds at least 1 example, got {self.batch_size}.")
-        if not 0 <= self.rank < self.world:
-            raise InputError(f"rank must be in 0 ... world - 1, got rank={self.rank}, world={self.world}.")
-        if not self.dataset.endless and len(self.dataset) == 0:
-            raise InputError("the data set is empty; training needs at least one example.")
+        there = 0 <= self.rank < self.world
+        require(there, f"rank must be in 0 ... world - 1, got rank={self.rank}, world={self.world}.")
+        some = self.dataset.endless or len(self.dataset) > 0
+        require(some, "the data set is empty; training needs at least one example.")
 
     def positions(self, step: int) -> Int64[np.ndarray, " batch"]:
         """Places of a batch in the endless sequence that all ranks share."""
@@ -56,25 +56,19 @@ class Stream:
         positions = self.positions(step)
         if self.dataset.endless:
             return positions.tolist()
-        epochs, places = np.divmod(positions, len(self.dataset))
         length = len(self.dataset)
+        epochs, places = np.divmod(positions, length)
         return [int(_order(self.seed, epoch, length)[place]) for epoch, place in zip(epochs.tolist(), places)]
 
     def batch(self, step: int) -> Batch:
         indices = self.indices(step)
         batch = self.dataset.batch(indices, unreadable="skip")
-        if self.augment is None:
-            return batch
-        positions = self.positions(step)
-        if batch.unreadable:
-            kept = set(batch.indices)
-            positions = positions[[i in kept for i in indices]]
-        return augment(batch, self.augment, seed=self.seed, positions=positions)
+        kept = np.isin(indices, batch.indices)  # the others are unreadable
+        return augment(batch, self.augment, seed=self.seed, positions=self.positions(step)[kept])
 
-    def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
+    def batches(self, start: int = 0) -> Iterator[Batch]:
         """Batches from step `start` on, made ahead by threads; resuming is calling it with the next step."""
-        steps: Iterable[int] = range(start, stop) if stop is not None else itertools.count(start)
-        return prefetch(self.batch, steps, threads=self.threads, ahead=4)
+        return prefetch(self.batch, itertools.count(start), threads=self.threads)
 
 
 @lru_cache(4)  # batches of one epoch before may still be on their way
@@ -103,11 +97,11 @@ def one_pass(
     def make(start: int) -> Batch:
         return dataset.batch(range(start, min(start + batch_size, count)), unreadable=unreadable)
 
-    return prefetch(make, range(rank * batch_size, count, world * batch_size), threads=threads, ahead=2)
+    return prefetch(make, range(rank * batch_size, count, world * batch_size), threads=threads)
 
 
-def prefetch(make: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int) -> Iterator[Result]:
-    """`map(make, items)` in order, with up to `ahead` results made before they are asked for."""
+def prefetch(make: Callable[[Item], Result], items: Iterable[Item], *, threads: int) -> Iterator[Result]:
+    """`map(make, items)` in order, with some results made before they are asked for."""
     if threads == 0:
         yield from map(make, items)
         return
@@ -116,7 +110,7 @@ def prefetch(make: Callable[[Item], Result], items: Iterable[Item], *, threads: 
     try:
         for item in items:
             pending.append(pool.submit(make, item))
-            if len(pending) > max(threads, ahead):
+            if len(pending) > threads + 2:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

@@ -92,7 +92,7 @@ class Trainer:
             seed=config.seed,
             rank=self.rank,
             world=self.world,
-            augment=None if config.augment == "none" else augmentation(config.augment),
+            augment=augmentation(config.augment),
             threads=config.threads,
         )
         self.loss: nn.Module = Loss(self.model)

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import tarfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,8 @@ class Manifest:
         require(self.encoding in ENCODINGS, f"encoding must be one of {', '.join(ENCODINGS)}, got {self.encoding!r}.")
         require(self.shard_size > 0, f"a shard holds at least 1 image, got {self.shard_size}.")
         for split, count in self.splits.items():
-            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", split):
-                raise InputError(f"a split's name is a word such as train, got {split!r}.")
+            word = re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", split) is not None
+            require(word, f"a split's name is a word such as train, got {split!r}.")
             require(count > 0, f"a split holds at least 1 image, got {split}={count}.")
         require(len(self.splits) > 0, "a data set needs at least one split, got none; try train=1000.")
 
@@ -63,6 +64,13 @@ class Manifest:
         first = shard * self.shard_size
         return range(first, min(first + self.shard_size, self.splits[split]))
 
+    def files(self, root: Path, split: str, shard: int) -> dict[str, Path]:
+        """The files of one shard; the last one is written last, so that its presence means that the shard is whole."""
+        endings = {"rotations": "rotations.npy", "images": "images.npy"}
+        if self.encoding == "png":
+            endings = {"rotations": "rotations.npy", "offsets": "offsets.npy", "images": "tar"}
+        return {part: root / split / f"{shard:06d}.{ending}" for part, ending in endings.items()}
+
     def facts(self) -> dict[str, Any]:
         """What makes this data set another one than its neighbour, by short names.
 
@@ -75,10 +83,7 @@ class Manifest:
             "symmetry": [g and f"{len(g['elements'])} x {'axis' if g['axis'] else 'turns'}" for g in groups],
             **{f"settings.{key}": value for key, value in self.settings.items()},
             **{f"splits.{key}": value for key, value in self.splits.items()},
-            "seed": self.seed,
-            "shard_size": self.shard_size,
-            "encoding": self.encoding,
-            "writer": self.writer,
+            **{key: getattr(self, key) for key in ("seed", "shard_size", "encoding", "writer")},
         }
 
     @classmethod
@@ -104,17 +109,9 @@ def shard_size_for(splits: dict[str, int], encoding: str, image_shape: tuple[int
     return max(1, min(2000, largest, max(50, -(-sum(splits.values()) // 64))))
 
 
-def shard_files(root: Path, split: str, shard: int, encoding: str) -> dict[str, Path]:
-    """The files of one shard; the last one is written last, so that its presence means that the shard is whole."""
-    stem = root / split / f"{shard:06d}"
-    rotations = {"rotations": Path(f"{stem}.rotations.npy")}
-    if encoding == "raw":
-        return {**rotations, "images": Path(f"{stem}.images.npy")}
-    return {**rotations, "offsets": Path(f"{stem}.offsets.npy"), "images": Path(f"{stem}.tar")}
-
-
-def is_whole(root: Path, split: str, shard: int, encoding: str) -> bool:
-    return all(path.exists() for path in shard_files(root, split, shard, encoding).values())
+def is_whole(files: dict[str, Path]) -> bool:
+    """Whether a shard is on disk."""
+    return all(path.exists() for path in files.values())
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
@@ -147,20 +144,19 @@ def encode_png(image: UInt8[np.ndarray, "h w 3"]) -> bytes:
 def write_shard(
     root: Path,
     manifest: Manifest,
-    split: str,
-    shard: int,
-    images: UInt8[np.ndarray, "n 3 h w"] | list[bytes],
+    task: tuple[str, int],
+    images: Sequence[Any],
     rotations: Float64[np.ndarray, "n 4"],
 ) -> None:
-    """Put one finished shard on disk: pixels for the encoding raw, PNG files for png."""
-    paths = shard_files(root, split, shard, manifest.encoding)
+    """Put one finished shard on disk; its images are pixels (3, h, w) for the encoding raw, PNG files for png."""
+    paths = manifest.files(root, *task)
     write_array(paths["rotations"], rotations)
-    if isinstance(images, np.ndarray):
-        write_array(paths["images"], images)
+    if manifest.encoding == "raw":
+        write_array(paths["images"], np.stack(images))
         return
     names, buffer = [thing["name"] for thing in manifest.objects], io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for i, png, q in zip(manifest.shard_range(split, shard), images, rotations):
+        for i, png, q in zip(manifest.shard_range(*task), images, rotations):
             about = json.dumps({"object": names[i % len(names)], "rotation_xyzw": q.tolist()}).encode()
             for ending, content in (("png", png), ("json", about)):
                 info = tarfile.TarInfo(f"{i:09d}.{ending}")  # no owner and no date: equal content gives equal bytes

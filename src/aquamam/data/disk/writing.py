@@ -17,7 +17,7 @@ from jaxtyping import Float64, Int64, UInt8
 
 from aquamam.data.disk.layout import Manifest, encode_png, is_whole, write_manifest, write_shard
 from aquamam.data.random import haar, words
-from aquamam.errors import InputError, require
+from aquamam.errors import require
 from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, render
 
@@ -33,10 +33,8 @@ class RenderSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.meshes or len(self.names) != len(self.meshes):
-            raise InputError(f"a data set needs one name for each mesh, got {len(self.names)} and {len(self.meshes)}.")
-        if len(set(self.names)) < len(self.names):
-            raise InputError(f"objects of a data set need different names, got {', '.join(self.names)}.")
+        good = 0 < len(set(self.names)) == len(self.meshes)
+        require(good, f"objects of a data set need different names, got {', '.join(self.names) or 'none'}.")
 
     def rotations(self, split: str, numbers: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, "n 4"]:
         return haar(self.seed, f"{split}/rotation", numbers)
@@ -58,16 +56,6 @@ class RenderSpec:
 
 CHUNK = 64  # images rendered at once
 Task = tuple[str, int]  # split and shard number
-_GIVEN: tuple[Any, ...] = ()  # to a worker
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """How far a data set is: images of this run's share, of which `rendered` are new."""
-
-    images: int
-    rendered: int
-    shards: int
 
 
 def write_dataset(
@@ -78,36 +66,40 @@ def write_dataset(
     workers: int = 1,
     part: tuple[int, int] = (0, 1),
     progress: Callable[[int, int], Callable[[int], None]] = lambda total, done: lambda images: None,
-) -> Written:
-    """Render every missing shard of part i of n; `progress(total, done)` gives what to call with new images."""
+) -> tuple[int, int]:
+    """Render every missing shard of part i of n; the number of images of this part, and how many of them are new.
+
+    `progress(total, done)` gives what to call with numbers of new images.
+    """
     i, n = part
     require(0 <= i < n, f"part i of n needs 0 <= i < n, got {i}/{n}.")
     require(workers > 0, f"rendering needs at least 1 worker, got {workers}.")
     write_manifest(root, manifest)
-    everything = [(split, shard) for split in manifest.splits for shard in range(manifest.shards(split))]
-    mine = everything[i::n]
-    missing = [task for task in mine if not is_whole(root, *task, manifest.encoding)]
-    size = {task: len(manifest.shard_range(*task)) for task in mine}
-    total, left = sum(size.values()), sum(size[task] for task in missing)
-    report = progress(total, total - left)
+    mine = [(split, shard) for split in manifest.splits for shard in range(manifest.shards(split))][i::n]
+
+    def missing() -> list[Task]:
+        return [task for task in mine if not is_whole(manifest.files(root, *task))]
+
+    def images_of(tasks: list[Task]) -> int:
+        return sum(len(manifest.shard_range(*task)) for task in tasks)
+
+    tasks, total = missing(), images_of(mine)
+    new = images_of(tasks)
+    report = progress(total, total - new)
     try:
-        together = min(workers, len(missing))
-        one_by_one = (n for task in missing for n in render_shard(root, spec, manifest, task))
-        for images in one_by_one if together <= 1 else _render_with(together, root, spec, manifest, missing):
+        together = min(workers, len(tasks))
+        one_by_one = (count for task in tasks for count in render_shard(root, spec, manifest, task))
+        for images in one_by_one if together <= 1 else _render_with(together, root, spec, manifest, tasks):
             report(images)
     except BrokenProcessPool as error:
-        raise OSError(
-            "a rendering process ended, perhaps for want of memory; run the same command with fewer workers to go on."
-        ) from error
+        reason = "a rendering process ended, perhaps for want of memory"
+        raise OSError(f"{reason}; run the same command with fewer workers to go on.") from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        done = sum(size[task] for task in mine if is_whole(root, *task, manifest.encoding))
-        raise OSError(
-            f"the disk of {root} is full after {done} of {total} images, all of them whole; "
-            "make room and run the same command again to go on."
-        ) from error
-    return Written(images=total, rendered=left, shards=len(mine))
+        there = f"the disk of {root} is full after {total - images_of(missing())} of {total} images, all of them whole"
+        raise OSError(f"{there}; make room and run the same command again to go on.") from error
+    return total, new
 
 
 def render_shard(root: Path, spec: RenderSpec, manifest: Manifest, task: Task) -> Iterator[int]:
@@ -115,38 +107,30 @@ def render_shard(root: Path, spec: RenderSpec, manifest: Manifest, task: Task) -
     split, shard = task
     numbers = np.asarray(manifest.shard_range(split, shard), np.int64)
     rotations = spec.rotations(split, numbers)
-    raw = manifest.encoding == "raw"
-    pixels = np.empty((len(numbers), 3, *manifest.image_shape) if raw else 0, np.uint8)
-    files: list[bytes] = []
+    encoded: list[Any] = []
     for start in range(0, len(numbers), CHUNK):
         chunk = slice(start, start + CHUNK)
         images = spec.images(split, numbers[chunk], rotations[chunk])
-        if raw:
-            pixels[chunk] = images.transpose(0, 3, 1, 2)
-        else:
-            files += [encode_png(image) for image in images]
+        encoded.extend(map(encode_png, images) if manifest.encoding == "png" else images.transpose(0, 3, 1, 2))
         yield len(images)
-    write_shard(root, manifest, split, shard, pixels if raw else files, rotations)
+    write_shard(root, manifest, task, encoded, rotations)
 
 
 def _render_with(count: int, root: Path, spec: RenderSpec, manifest: Manifest, tasks: list[Task]) -> Iterator[int]:
     """Render shards with processes; yields numbers of new images."""
-    with ProcessPoolExecutor(count, mp.get_context("spawn"), _begin_work, (root, spec, manifest)) as pool:
+    with ProcessPoolExecutor(count, mp.get_context("spawn"), _begin_work) as pool:
         try:
-            for done in as_completed([pool.submit(_work, task) for task in tasks]):
+            for done in as_completed([pool.submit(_work, root, spec, manifest, task) for task in tasks]):
                 yield done.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _begin_work(*given: Any) -> None:
-    """A worker keeps what all tasks share, and ends with Ctrl-C or its parent: a shard half done leaves nothing."""
-    global _GIVEN
-    _GIVEN = given
+def _begin_work() -> None:
+    """A worker ends with Ctrl-C or its parent: a shard half done leaves nothing."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     Thread(target=lambda: (mp.parent_process().join(), os._exit(1)), daemon=True).start()  # type: ignore[union-attr]
 
 
-def _work(task: Task) -> int:
-    root, spec, manifest = _GIVEN
+def _work(root: Path, spec: RenderSpec, manifest: Manifest, task: Task) -> int:
     return sum(render_shard(root, spec, manifest, task))

@@ -1,4 +1,4 @@
 """Loaders for data sets of others: folder (any images with a CSV), original, symsol, modelnet, pascal3d and bop.
 
-Each reads its layout's own lists and hands them to `listed.ListedDataset`; `aquamam.data.open_dataset` recognises them.
+Each reads its layout's own lists (`base.ListedDataset`); `aquamam.data.open_dataset` recognises them.
 """

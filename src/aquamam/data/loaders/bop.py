@@ -13,7 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from aquamam.data.base import Batch, ListedDataset, UnreadableExample, choose, decode_image
-from aquamam.errors import InputError, require
+from aquamam.data.cameras import camera_of
+from aquamam.errors import InputError
 from aquamam.geometry.camera import MARGIN, Box, Camera, crop_camera, cut
 from aquamam.geometry.rotations import as_rotation_matrix, inverse, matrix_to_quat, multiply, opencv_to_opengl
 from aquamam.geometry.symmetry import SymmetryGroup
@@ -48,32 +49,29 @@ class BopDataset(ListedDataset):
     kind = "bop"
     marks = ("*/*/scene_gt.json",)
 
-    def __init__(
+    def read(
         self,
-        root: Path | str,
-        split: str = "train",
         *,
-        size: int | None = None,
         objects: Sequence[int] | None = None,
         allocentric: bool = True,
         min_visible: float = 0.1,
         part: Part | None = None,
-    ):
+    ) -> None:
         """part: the one that the objects are, else told by models_info.json; without either there are no windows."""
-        super().__init__(root, split, size)
         self.allocentric = allocentric
-        scenes = sorted(path.parent for path in (self.root / split).glob("*/scene_gt.json"))
+        self.about = {"camera": "opencv, converted to opengl", "allocentric": allocentric, "crop_margin": MARGIN}
+        scenes = sorted(path.parent for path in (self.root / self.split).glob("*/scene_gt.json"))
         found = [one for scene in scenes for one in read_instances(scene) if one.visible >= min_visible]
-        choose("objects", objects or (), sorted({one.object for one in found}), f"split {split} of {root}")
+        choose("objects", objects or (), sorted({one.object for one in found}), f"split {self.split} of {self.root}")
         self.instances = [one for one in found if objects is None or one.object in objects]
-        self.names = [f"{split}/{one.scene}/{one.image:06d}:{one.object}" for one in self.instances]
+        self.names = [f"{self.split}/{one.scene}/{one.image:06d}:{one.object}" for one in self.instances]
         self.labels = [label_of(one.object) for one in self.instances]
         self.classes = tuple(sorted(set(self.labels)))
         self._infos = read_infos(self.root)
         told = {label: part or told_part(self._infos.get(label, {})) for label in self.classes}
         self._parts = {label: one for label, one in told.items() if one is not None}
         R = np.array([one.R for one in self.instances], np.float64).reshape(-1, 3, 3)
-        q = matrix_to_quat(as_rotation_matrix(torch.from_numpy(R), f"cam_R_m2c of {root}", ORTHOGONAL))
+        q = matrix_to_quat(as_rotation_matrix(torch.from_numpy(R), f"cam_R_m2c of {self.root}", ORTHOGONAL))
         t = torch.tensor([one.t for one in self.instances], dtype=torch.float64).reshape(-1, 3)
         self.poses = Pose(opencv_to_opengl(q), t * t.new_tensor([1.0, -1.0, -1.0]))
 
@@ -117,9 +115,6 @@ class BopDataset(ListedDataset):
         """From the rotations that crop i shows to object-to-camera rotations of the whole image (xyzw, our camera)."""
         return multiply(multiply(self.poses.rotation[i], inverse(self.shown(i)[0])), q)
 
-    def describe(self) -> dict[str, Any]:
-        return {"camera": "opencv, converted to opengl", "allocentric": self.allocentric, "crop_margin": MARGIN}
-
 
 def picture_of(scene: Path, image: int) -> Path:
     """The file of a scene's image, or what it would be called."""
@@ -152,15 +147,11 @@ def read_json(path: Path) -> Any:
 
 def read_cameras(scene: Path) -> dict[int, Camera]:
     """The camera of each image of a scene."""
-    cameras = {}
-    for image, told in read_json(scene / "scene_camera.json").items():
-        try:
-            fx, skew, cx, _, fy, cy, *_ = map(float, told["cam_K"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{scene}/scene_camera.json must be BOP's format, got: {error}.") from error
-        require(skew == 0, f"cameras have no skew here, got {skew} in {scene}/scene_camera.json, image {image}.")
-        cameras[int(image)] = Camera(fx=fx, fy=fy, cx=cx, cy=cy)
-    return cameras
+    path = scene / "scene_camera.json"
+    try:
+        return {int(image): camera_of(told, f"image {image} of {path}") for image, told in read_json(path).items()}
+    except (AttributeError, TypeError) as error:
+        raise InputError(f"{path} must be BOP's format, got: {error}.") from error
 
 
 def read_instances(scene: Path) -> Iterator[Instance]:
@@ -193,6 +184,5 @@ def read_instances(scene: Path) -> Iterator[Instance]:
 
 def read_infos(root: Path) -> dict[str, Any]:
     """What models_info.json says of each object, symmetries among it; an object listed without any has none."""
-    folders = [root / "models", *sorted(root.glob("models*"))]
-    path = next((f / "models_info.json" for f in folders if (f / "models_info.json").exists()), None)
-    return {} if path is None else {label_of(int(number)): info for number, info in read_json(path).items()}
+    files = sorted(root.glob("models*/models_info.json"))  # that of models itself first
+    return {label_of(int(number)): info for number, info in read_json(files[0]).items()} if files else {}

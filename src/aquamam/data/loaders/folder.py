@@ -129,25 +129,13 @@ class FolderDataset(ListedDataset):
     """
 
     kind = "folder"
+    marks = ("*.csv",)
 
-    def __init__(
-        self,
-        root: Path | str,
-        split: str = "all",
-        *,
-        size: int | None = None,
-        rotation: str | None = None,
-        camera: str = "opengl",
-        inverted: bool = False,
-    ):
+    def read(self, *, rotation: str | None = None, camera: str = "opengl", inverted: bool = False) -> None:
         """rotation: KIND:COLUMNS, such as wxyz:q0,q1,q2,q3, or matrix:R with all numbers in one column."""
         require(camera in ("opengl", "opencv"), f"camera must be opengl or opencv, got {camera!r}.")
-        self.root, self.split, self.size = Path(root), split, size
-        files = self._tables(self.root)
-        path = next((path for path in files if len(files) == 1 or path.stem == split), None)
-        if path is None:
-            there = ", ".join(path.name for path in files) or "none"
-            raise InputError(f"{root} must have one CSV file or {split}.csv, got {there}; name the file itself.")
+        files = tables(self.root)
+        path = next(path for path in files if len(files) == 1 or path.stem == self.split)
         self.folder, table = path.parent, read_table(path)
         rows_below = len(next(iter(table.values())))
         require(rows_below > 0, f"{path} has no rows below its header; a data set needs at least one.")
@@ -156,45 +144,38 @@ class FolderDataset(ListedDataset):
         q = read_rotations(kind, columns, table, path)
         q = rot.inverse(q) if inverted else q
         q = rot.opencv_to_opengl(q) if camera == "opencv" else q
-        divided = set(table.get("split", ()))
-        if split not in {"all", path.stem, *divided}:  # a table that is not divided has no valid or test
-            choose("splits", [split], sorted(divided) or ["all"], path)
         named = [name for name in IMAGE_COLUMNS if name in table]
         rule = f"{path} must name its images in one column out of {', '.join(IMAGE_COLUMNS)}"
         require(len(named) == 1, f"{rule}, got {' and '.join(named) or ', '.join(table)}.")
+        divided = self.split in table.get("split", ())
         rows: dict[str, list[int]] = {}
         for row, file in enumerate(table[named[0]]):
-            if split not in divided or table["split"][row] == split:
+            if not divided or table["split"][row] == self.split:
                 rows.setdefault(file, []).append(row)
-        if not rows:
-            choose("splits", [split], sorted(set(table["split"])), path)
         self.names = list(rows)
         self.quaternions = [q.numpy()[of_image] for of_image in rows.values()]
-        every = next((table[name] for name in CLASS_COLUMNS if name in table), None)
-        self.classes = tuple(sorted(set(every))) if every else (self.folder.resolve().name,)
-        self.labels = [every[of_image[0]] if every else self.classes[0] for of_image in rows.values()]
+        every = next((table[name] for name in CLASS_COLUMNS if name in table), [self.folder.resolve().name] * len(q))
+        self.classes = tuple(sorted(set(every)))
+        self.labels = [every[of_image[0]] for of_image in rows.values()]
         ignored = [name for name in table if name not in {*named, *columns, *CLASS_COLUMNS, "split"}]
         self.about = {"rotation": kind, "columns": columns, "camera": camera, "ignored": ignored}
         self.symmetries = read_symmetries(self.folder / "symmetries.json")
 
     @staticmethod
-    def _tables(root: Path) -> list[Path]:
-        return [root] if root.suffix == ".csv" else sorted(root.glob("*.csv"))
-
-    @classmethod
-    def recognises(cls, root: Path) -> bool:
-        return bool(cls._tables(root))
-
-    @classmethod
-    def splits(cls, root: Path) -> tuple[str, ...]:
-        files = cls._tables(root)
-        if len(files) > 1:
+    def splits(root: Path) -> tuple[str, ...]:
+        files = tables(root)
+        if len(files) != 1:
             return tuple(path.stem for path in files)
-        table = read_table(files[0]) if files else {}
-        return ("all", *sorted(set(table.get("split", ()))))
+        named = {files[0].stem} & {"train", "valid", "test"}  # a table of its own for the one split there is
+        return ("all", *sorted(named.union(read_table(files[0]).get("split", ()))))
 
     def source(self, i: int) -> Path:
         return self.folder / self.names[i]
+
+
+def tables(root: Path) -> list[Path]:
+    """The CSV files of a folder, or the one that is named."""
+    return [root] if root.suffix == ".csv" else sorted(root.glob("*.csv"))
 
 
 def read_symmetries(path: Path) -> dict[str, SymmetryGroup]:
@@ -212,13 +193,12 @@ class OriginalDataset(ListedDataset):
     kind = "original"
     marks = ("metadata_*.csv", "images")
 
-    def __init__(self, root: Path | str, split: str = "train", *, size: int | None = None):
+    def read(self) -> None:
         self.about = {"rotation": "euler-YXZ-rad", "camera": "opengl"}
-        super().__init__(root, split, size)
-        path = self.root / f"metadata_{split}.csv"
+        path = self.root / f"metadata_{self.split}.csv"
         table = read_table(path)
         choose("columns", ["img_f"], list(table), path)
-        self.names = [f"images/{split}/{file}" for file in table["img_f"]]
+        self.names = [f"images/{self.split}/{file}" for file in table["img_f"]]
         self.classes = (self.root.resolve().name,)
         self.labels = self.classes * len(self.names)
         self.quaternions = read_rotations("euler-YXZ-rad", ("yaw", "pitch", "roll"), table, path).numpy()[:, None]

@@ -1,7 +1,6 @@
 """ModelNet10-SO3 (Liao et al. 2019): JPEG views in LMDB, quaternions in a pickle."""
 
 import io
-import os
 import pickle
 from functools import cache
 from pathlib import Path
@@ -30,17 +29,18 @@ class ModelNetDataset(ListedDataset):
     kind = "modelnet"
     marks = (f"*{SUFFIX}",)
 
-    def __init__(self, root: Path | str, split: str = "train", *, size: int | None = None):
+    def __init__(self, root: Path | str, split: str | None = None, *, size: int | None = None):
+        super().__init__(root, DEFAULTS.get(split or "", split), size=size)
+
+    def read(self) -> None:
         self.about = {"rotation": "quaternion wxyz", "camera": "as stored"}
-        super().__init__(root, DEFAULTS.get(split, split), size)
         self.path = self.root / f"{self.split}{SUFFIX}"
         views = read_quaternions(self.path, self.root)
-        with database(self.path.resolve(), os.getpid()).begin() as transaction:
+        with database(self.path.resolve()).begin() as transaction:
             stored = {bytes(key).decode() for key in transaction.cursor().iternext(values=False)}
         self.names = sorted(stored & views.keys())
-        require(
-            len(self.names) > 0, f"{self.path} shares no view with {QUATERNIONS}; the two belong to different splits."
-        )
+        rule = f"{self.path} must share views with {QUATERNIONS}"
+        require(len(self.names) > 0, f"{rule}, got none; the two belong to different splits.")
         q = torch.from_numpy(np.array([views[view] for view in self.names], np.float64))
         self.quaternions = from_wxyz(as_unit_quat(q, f"quaternions of {QUATERNIONS}")).numpy()[:, None]
         self.labels = [view.rpartition("_")[0] for view in self.names]  # night_stand_0012.v003: night_stand
@@ -51,7 +51,7 @@ class ModelNetDataset(ListedDataset):
         return tuple(sorted(path.name.removesuffix(SUFFIX) for path in root.glob(f"*{SUFFIX}")))
 
     def source(self, i: int) -> bytes:
-        with database(self.path.resolve(), os.getpid()).begin() as transaction:
+        with database(self.path.resolve()).begin() as transaction:
             content = transaction.get(self.names[i].encode())
         if content is None:
             raise UnreadableExample(f"view {self.names[i]} is missing from {self.path}; skip unreadable examples.")
@@ -59,8 +59,8 @@ class ModelNetDataset(ListedDataset):
 
 
 @cache
-def database(path: Path, process: int) -> Any:
-    """The open LMDB: a process may open it once, and not use one that its parent opened."""
+def database(path: Path) -> Any:
+    """The open LMDB, which a process may open once."""
     try:
         import lmdb
     except ImportError:

@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
+from PIL import Image
 from scipy.io import loadmat
 
-from aquamam.data.base import Box, ListedDataset, choose
+from aquamam.data.base import ListedDataset, choose, decode_image, fit_pixels
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import euler_to_quat
 
@@ -17,11 +19,11 @@ VOC = Path("PASCAL/VOCdevkit/VOC2012/ImageSets/Main")
 
 
 class View(NamedTuple):
-    """One annotated object: its image, its class, its box and azimuth, elevation, theta in degrees."""
+    """One annotated object: its image, its class, the edges of its box and azimuth, elevation, theta in degrees."""
 
     image: Path
     label: str
-    box: Box
+    edges: tuple[float, float, float, float]  # left, top, right, bottom, between pixels
     angles: tuple[float, float, float]
 
 
@@ -29,31 +31,23 @@ class PascalDataset(ListedDataset):
     """`Images/CLASS_SOURCE/` and `Annotations/CLASS_SOURCE/*.mat`; R = Rz(theta) Rx(elevation - 90) Rz(-azimuth).
 
     One example for each object of the folder's class that is not occluded, truncated or difficult and has a distance
-    other than 0. Split all is everything; train and val need the lists of images that come with the data.
+    other than 0. Split all is everything; train and val need the lists of images that come with the data. Images are
+    squares about the boxes, black outside the picture.
     """
 
     kind = "pascal3d"
     marks = ("Annotations", "Images")
 
-    def __init__(
-        self,
-        root: Path | str,
-        split: str = "all",
-        *,
-        size: int | None = None,
-        classes: Sequence[str] | None = None,
-        margin: float = 1.1,
-    ):
-        super().__init__(root, split, size)
+    def read(self, *, classes: Sequence[str] | None = None, margin: float = 1.1) -> None:
+        """margin: side of a crop in longer sides of the box."""
         there = sorted({p.name.rpartition("_")[0] for p in (self.root / "Annotations").iterdir() if p.is_dir()})
-        choose("classes", classes or (), there, root)
+        choose("classes", classes or (), there, self.root)
         self.classes, self.margin = tuple(classes or there), margin
         self.about = {"rotation": "azimuth, elevation, theta", "camera": "opengl", "crop_margin": margin}
-        views = [view for label in self.classes for view in self._views(label)]
-        self.names = [str(view.image.relative_to(self.root)) for view in views]
-        self.labels = [view.label for view in views]
-        self.boxes = [view.box for view in views]
-        azimuth, elevation, theta = np.array([view.angles for view in views], np.float64).reshape(-1, 3).T
+        self.views = [view for label in self.classes for view in self._views(label)]
+        self.names = [str(view.image.relative_to(self.root)) for view in self.views]
+        self.labels = [view.label for view in self.views]
+        azimuth, elevation, theta = np.array([view.angles for view in self.views], np.float64).reshape(-1, 3).T
         angles = torch.from_numpy(np.stack([theta, elevation - 90, -azimuth], -1))
         self.quaternions = euler_to_quat(angles, "ZXZ", degrees=True).numpy()[:, None]
 
@@ -61,6 +55,13 @@ class PascalDataset(ListedDataset):
     def splits(root: Path) -> tuple[str, ...]:
         lists = [*root.glob("Image_sets/*_imagenet_*.txt"), *(root / VOC).glob("*_*.txt")]
         return ("all", *sorted({path.stem.rpartition("_")[2] for path in lists} - {"trainval"}))
+
+    def image(self, i: int) -> UInt8[np.ndarray, "h w 3"]:
+        left, top, right, bottom = self.views[i].edges
+        side = max(1, round(self.margin * max(right - left, bottom - top)))
+        x, y = round((left + right - side) / 2), round((top + bottom - side) / 2)
+        whole = Image.fromarray(decode_image(self.source(i), self.names[i]))
+        return fit_pixels(np.asarray(whole.crop((x, y, x + side, y + side))), self.size)
 
     def _views(self, label: str) -> Iterator[View]:
         lists = {

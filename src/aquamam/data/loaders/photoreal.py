@@ -32,30 +32,28 @@ class PhotorealDataset(ListedDataset):
     marks = (FACTS,)
     classes = ("centred", "detector")
 
-    def __init__(self, root: Path | str = BUNDLED, split: str = "test", *, size: int | None = None):
-        super().__init__(root, split, size)
+    def __init__(self, root: Path | str = BUNDLED, split: str | None = None, *, size: int | None = None):
+        super().__init__(root, split, size=size)
+
+    def read(self) -> None:
         self.facts: dict[str, Any] = json.loads((self.root / FACTS).read_text())
         self.solid = solid(self.facts["object"])
         self.symmetries = dict.fromkeys(self.classes, self.solid.symmetry)
         pictured = {"name": self.facts["object"], "mesh": self.facts["mesh"]}
         self.about = {"photoreal": True, "objects": [pictured], "seed": self.facts["seed"]}
         self._sheets = {c: decode_image(self.root / f"{c}.jpg", c) for c in self.classes if self.facts[c]}
-        places = [((k + 0.5) / len(self.facts[c]), c, k) for c in self.classes for k in range(len(self.facts[c]))]
-        self._places = [(c, k) for _, c, k in sorted(places)]
+        places = sorted(((k + 0.5) / len(self.facts[c]), c, k) for c in self.classes for k in range(len(self.facts[c])))
+        self._places = [(c, k) for _, c, k in places]
         self.names, self.labels = [f"{c}/{k}" for c, k in self._places], [c for c, _ in self._places]
-        rows = [self.row(i) for i in range(len(self.names))]
-        q, distances = np.array([r["rotation"] for r in rows]), np.array([r["distance"] for r in rows])
+        # what is known of each picture: rotation, distance, window, and names of its light, place and surface
+        self.rows: list[dict[str, Any]] = [self.facts[c][k] for c, k in self._places]
+        q, distances = (np.array([row[name] for row in self.rows]) for name in ("rotation", "distance"))
         hidden = Lookalikes.of(self.solid.mesh, shape=self.solid.shape)
         self.quaternions = list(q[:, None]) if hidden is None else hidden.equivalents(q, distances)
 
     @staticmethod
     def splits(root: Path) -> tuple[str, ...]:
         return ("test",)
-
-    def row(self, i: int) -> dict[str, Any]:
-        """What is known of picture i: rotation, distance, window, and names of its light, place and surface."""
-        label, k = self._places[i]
-        return self.facts[label][k]
 
     def image(self, i: int) -> UInt8[np.ndarray, "h w 3"]:
         label, k = self._places[i]
@@ -65,12 +63,12 @@ class PhotorealDataset(ListedDataset):
 
     def batch(self, indices: Iterable[int], *, unreadable: str = "raise") -> Batch:
         whole = super().batch(indices, unreadable=unreadable)
-        windows = np.array([self.row(i)["window"] for i in whole.indices]).reshape(-1, 3)
+        windows = np.array([self.rows[i]["window"] for i in whole.indices]).reshape(-1, 3)
         return replace(whole, windows=torch.from_numpy(windows).float())
 
     def plain(self, i: int, q: Float64[np.ndarray, "n 4"], side: int) -> UInt8[np.ndarray, "n side side 3"]:
         """Our own renders of rotations (xyzw) from the place and through the window of picture i."""
-        (x, y, b), distance, pixels = self.row(i)["window"], self.row(i)["distance"], 4 * side
+        (x, y, b), distance, pixels = self.rows[i]["window"], self.rows[i]["distance"], 4 * side
         radius = float(np.linalg.norm(self.solid.mesh.vertices, axis=1).max())
         width = radius / distance / (NOMINAL * math.exp(b))  # of the window, in the plane at distance one
         half = width * (0.5 + max(abs(x), abs(y)))

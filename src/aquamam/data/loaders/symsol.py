@@ -26,31 +26,28 @@ class SymsolDataset(ListedDataset):
     kind = "symsol"
     marks = ("*/rotations.npz",)
 
-    def __init__(
-        self, root: Path | str, split: str = "train", *, size: int | None = None, shapes: Sequence[str] | None = None
-    ):
-        super().__init__(root, split, size)
-        path = self.root / split / "rotations.npz"
+    def read(self, *, shapes: Sequence[str] | None = None) -> None:
+        path = self.root / self.split / "rotations.npz"
         try:
-            with zipfile.ZipFile(path) as archive:
-                there = {name.removesuffix(".npy") for name in archive.namelist()}
-        except (zipfile.BadZipFile, OSError) as error:
+            with np.load(path, allow_pickle=False) as archive:
+                there = set(archive.files)
+                known = (*(s for s in SHAPES if s in there), *sorted(there - {*SHAPES}))
+                self._matrices = {shape: archive[shape] for shape in shapes or known if shape in there}
+        except (zipfile.BadZipFile, ValueError, OSError) as error:
             raise InputError(f"{path} must be an .npz file, got: {error}; download it again.") from error
         choose("shapes", shapes or (), sorted(there), path)
-        self.classes = tuple(shapes or (*(s for s in SHAPES if s in there), *sorted(there - {*SHAPES})))
-        self._matrices = {shape: archive_array(path, shape) for shape in self.classes}
+        self.classes = tuple(self._matrices)
         for shape, R in self._matrices.items():
             if R.ndim != 4 or R.shape[2:] != (3, 3) or R.shape[1] < 1:
                 raise InputError(f"{shape} of {path} must be (images, equivalents, 3, 3), got {R.shape}.")
         self._places = [(shape, k) for shape, R in self._matrices.items() for k in range(len(R))]
-        self.names = [f"{split}/images/{shape}_{k:05d}.png" for shape, k in self._places]
+        self.names = [f"{self.split}/images/{shape}_{k:05d}.png" for shape, k in self._places]
         self.labels = [shape for shape, _ in self._places]
-        self.about = {
-            "equivalents": {shape: int(R.shape[1]) for shape, R in self._matrices.items()},
-            "camera": "as stored",
+        equivalents = {shape: int(R.shape[1]) for shape, R in self._matrices.items()}
+        self.about = {"equivalents": equivalents, "camera": "as stored"}
+        self.symmetries = {
+            shape: group_of(torch.from_numpy(self.rotations(self.labels.index(shape)))) for shape in self.classes
         }
-        firsts = {shape: torch.from_numpy(self.rotations(self.labels.index(shape))) for shape in self.classes}
-        self.symmetries = {shape: group_of(equivalents) for shape, equivalents in firsts.items()}
 
     @staticmethod
     def splits(root: Path) -> tuple[str, ...]:
@@ -71,24 +68,3 @@ def group_of(equivalents: Float64[torch.Tensor, "equivalents 4"]) -> SymmetryGro
     axis = least[:3] / least[:3].norm()
     flip = bool((rotate(elements, axis) @ axis < 0).any())
     return SymmetryGroup.revolution(axis, flip=flip)
-
-
-def archive_array(path: Path, name: str) -> np.ndarray:
-    """An array of an .npz file; memory-mapped where it is stored uncompressed, as the cylinder's takes a gigabyte."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            info = archive.getinfo(f"{name}.npy")
-            if info.compress_type != zipfile.ZIP_STORED:
-                return np.load(path, allow_pickle=False)[name]
-            with archive.open(info) as member:
-                version = np.lib.format.read_magic(member)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, fortran, dtype = read(member)
-                header = member.tell()
-            with path.open("rb") as file:  # the local header of a zip member has its own lengths of name and extra
-                file.seek(info.header_offset + 26)
-                lengths = np.frombuffer(file.read(4), "<u2")
-            offset = info.header_offset + 30 + int(lengths.sum()) + header
-            return np.memmap(path, dtype, "r", offset, shape, order="F" if fortran else "C")
-    except (zipfile.BadZipFile, ValueError, OSError) as error:
-        raise InputError(f"{name} of {path} cannot be read ({error}); download it again.") from error
