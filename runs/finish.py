@@ -15,8 +15,7 @@ from aquamam.evaluation.evaluate import evaluate
 from aquamam.pages.evaluation import write_report
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
-from aquamam.training.calibrate import calibrate
-from aquamam.training.temperature import temper
+from aquamam.training.calibrate import calibrate, temper
 
 KEPT = (
     *(

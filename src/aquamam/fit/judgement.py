@@ -39,7 +39,7 @@ def judge(
     kinds = np.array(views["kinds"])[cell] if kinds is None else kinds
     return {
         "evaluation": {k: v for k, v in judged.to_dict().items() if k not in ("curves", "worst", "unlikely")},
-        "classes": class_rows(judged, model, kinds),
+        "classes": class_rows(judged, kinds),
         "cells": cell_means(judged, cell, len(views["kinds"])),
         "pictures": {
             "worst": fitpage.worst(data, judged.worst[:6]),
@@ -48,25 +48,21 @@ def judge(
     }
 
 
-def class_rows(judged: Evaluation, model: RotationModel, kinds: np.ndarray) -> list[dict[str, Any]]:
+def class_rows(judged: Evaluation, kinds: np.ndarray) -> list[dict[str, Any]]:
     """Figures and coverage of all images and of each class of views."""
-    columns, scores = judged.columns, model.calibration.scores
-    assert scores is not None
-    held = {level: columns["pit"] <= scores.mass(level, columns["entropy"]) for level in LEVELS}
     names = ["images", "mean_log_likelihood", "mean_error_deg", "median_error_deg", "spread_deg"]
     rows = []
     for kind in ("all", *sorted(set(kinds.tolist()), key=rank)):
         mine = torch.from_numpy((kinds == kind) | (kind == "all"))
-        figures = Figures.of_columns({name: column[mine] for name, column in columns.items()}, "greedy")
+        figures = Figures.of_columns({name: column[mine] for name, column in judged.columns.items()}, "greedy")
         coverage = {}
-        for level, inside in held.items():
-            share = float(inside[mine].double().mean())
+        for level in LEVELS:
+            share = getattr(figures, f"held{round(100 * level)}")
             # of the images here, and of as large a part of those that set the thresholds
             se = math.sqrt(level * (1 - level) * 2 / figures.images)
             coverage[f"{level:g}"] = {"share": share, "se": se, "within_two_se": abs(share - level) <= 2 * se}
         words = "all views" if kind == "all" else kind_words(kind)
-        row = {"kind": kind, "words": words, **{name: getattr(figures, name) for name in names}, "coverage": coverage}
-        rows.append(row)
+        rows.append({"kind": kind, "words": words, **{n: getattr(figures, n) for n in names}, "coverage": coverage})
     return rows
 
 

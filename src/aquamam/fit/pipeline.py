@@ -37,12 +37,10 @@ from aquamam.shape.matching import Tolerance
 from aquamam.shape.surface import directions, looking_from
 from aquamam.shape.symmetries import find_symmetries, models_info
 from aquamam.shape.view_map import view_ambiguity
-from aquamam.training.calibrate import calibrate
+from aquamam.training.calibrate import calibrate, find_typicality, temper
 from aquamam.training.config import TrainConfig
 from aquamam.training.runfolder import differences
-from aquamam.training.temperature import temper
 from aquamam.training.trainer import Trainer
-from aquamam.training.typicality import find_typicality
 
 TRAINING_SHARE = 0.8  # of the time budget; the rest is for the views, calibration and the judgement
 LEARNED = 0.5  # nats above the uniform density: less is nothing that anyone could use
