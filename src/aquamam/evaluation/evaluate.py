@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from aquamam.data.base import Batch, RotationDataset
-from aquamam.errors import require
+from aquamam.errors import InputError, require
 from aquamam.evaluation import metrics
 from aquamam.evaluation.results import LEVELS, Case, Columns, Errors, Evaluation, Figures, Throughput
 from aquamam.geometry.symmetry import SymmetryGroup
@@ -60,7 +60,8 @@ def evaluate(
         dist.all_gather_object(found, (mine, lost))
     judged = [one for part, _ in found for one in part]
     unreadable = tuple(name for _, names in found for name in names)
-    require(len(judged) > 0, f"none of the {len(unreadable)} images can be read: {'; '.join(unreadable[:1])}")
+    if not judged:
+        raise InputError(f"none of the {len(unreadable)} images can be read: {unreadable[0]}")
     medians = {name: float(np.median([one.rates[name] for one in judged])) for name in judged[0].rates}
     device = model.device
     throughput = Throughput(

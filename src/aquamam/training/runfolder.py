@@ -1,24 +1,18 @@
-"""What a training run counts (`Progress`), leaves on disk besides its models (`RunFolder`) and tells people
-(`Display`)."""
+"""What a training run counts, and what it leaves on disk besides its models: the state to go on from, and the log."""
 
 import json
 import math
-import sys
-from collections import deque
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
-from tqdm import tqdm
 
 from aquamam.checkpoints.checkpoint import load_tensors, save_tensors
 from aquamam.errors import InputError
 from aquamam.files import write_text
-from aquamam.training.config import TrainConfig
 
 # settings that may change between two sessions without making it another run
 FREE = {"threads", "checkpoint_seconds", "compile"}
@@ -103,51 +97,6 @@ class RunFolder:
         lines = path.read_text().splitlines() if path.exists() and step else []
         kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
         write_text(path, "".join(line + "\n" for line in kept))
-
-
-class Display:
-    """The bar counts steps, or seconds where the schedule does."""
-
-    def __init__(self, config: TrainConfig, progress: Progress, quiet: bool, *, poses: bool):
-        self.progress, self.quiet, self.by_clock = progress, quiet, config.time_budget > 0
-        total = config.time_budget if self.by_clock else config.steps if config.schedule == "cosine" else None
-        self.bar = tqdm(
-            total=total and round(total),
-            initial=self._now(),
-            unit="s" if self.by_clock else "step",
-            disable=quiet or None,
-            dynamic_ncols=True,
-        )
-        self.recent: deque[float] = deque(maxlen=20)  # log-likelihoods of training batches
-        self.trained = "train, poses included," if poses else "train"  # what the loss is of
-
-    @property
-    def mean(self) -> float:
-        """Of the last batches."""
-        return float(np.mean(self.recent))
-
-    def _now(self) -> int:
-        return round(self.progress.elapsed) if self.by_clock else self.progress.step
-
-    def say(self, line: str) -> None:
-        """A line above the bar."""
-        if not self.quiet:
-            tqdm.write(line, file=sys.stderr)
-
-    def step(self, log_likelihood: float) -> None:
-        """The bar as of now."""
-        progress = self.progress
-        self.recent.append(log_likelihood)
-        rate = progress.images / max(progress.elapsed, 1e-9)
-        text = f"LL {self.mean:.3f}, best valid {progress.best:.3f}, {rate:.0f} img/s"
-        self.bar.set_postfix_str(text, refresh=False)
-        self.bar.update(self._now() - self.bar.n)
-
-    def validated(self, record: dict[str, Any]) -> None:
-        """One line for a validation, from that of the log."""
-        line = f"step {record['step']:>7,}  {record['elapsed'] / 60:6.1f} min  "
-        line += f"LL valid {record['log_likelihood']:7.3f}  {self.trained} {record['train_log_likelihood']:7.3f}"
-        self.say(line + (f"  ceiling {record['ceiling']:.2f}" if record["ceiling"] else ""))
 
 
 def differences(mine: dict[str, Any], there: dict[str, Any], free: Collection[str] = ()) -> list[str]:

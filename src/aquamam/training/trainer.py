@@ -8,9 +8,10 @@ killed run goes on from there.
 import json
 import math
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from tqdm import tqdm
 
 from aquamam.checkpoints.checkpoint import build, save_model
 from aquamam.data.augment import augmentation
@@ -34,7 +36,7 @@ from aquamam.training.distributed import Loss
 from aquamam.training.held_out import held_out
 from aquamam.training.optim import make_optimizers, optimizer_tensors, precision_on, restore_optimizers
 from aquamam.training.pyramid import add_pyramids, folded
-from aquamam.training.runfolder import Display, Progress, RunFolder
+from aquamam.training.runfolder import Progress, RunFolder
 from aquamam.training.start import check_data, fingerprint, inherited
 
 MOST_UNREADABLE = 0.01  # share of images that may be skipped before a run stops
@@ -62,6 +64,7 @@ class Trainer:
         self.config, self.train_data, self.valid_data, self.out = config, train, valid, Path(out)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.quiet, self.progress = quiet or self.rank > 0, Progress()
+        self.recent: deque[float] = deque(maxlen=20)  # log-likelihoods of training batches
         torch.manual_seed(config.seed)
         self.model = build(kind, model_config).to(self.device)
         check_data(self.model.config, config, train, valid)
@@ -118,32 +121,42 @@ class Trainer:
             examples = self.config.epoch_size if self.train_data.endless else len(self.train_data)
             interval = max(1, examples // self.config.batch_size)
         saved = tick = time.monotonic()
-        display = Display(self.config, progress, self.quiet, poses=getattr(self.model.config, "pose", False))
-        with closing(self.stream.batches(start=progress.step)) as batches, display.bar:  # type: ignore[type-var]
-            for batch in batches:
-                self._count_unreadable(batch, display)
+        done = round(100 * self._share())  # of the schedule
+        bar = tqdm(total=100, initial=done, unit="%", disable=self.quiet or None, dynamic_ncols=True)
+        batches = self.stream.batches(start=progress.step)
+        try:
+            while not progress.finished:
+                batch = next(batches)
+                self._count_unreadable(batch)
                 loss = self._step(batch)
                 progress.step += 1
                 progress.images += len(batch) * self.world
                 now = time.monotonic()
                 progress.elapsed = self._clock(progress.elapsed + now - tick)
                 tick = now
-                done = self._share() >= 1.0
-                validating = done or progress.step % interval == 0
+                progress.finished = self._share() >= 1.0
+                validating = progress.finished or progress.step % interval == 0
                 if validating or progress.step % 10 == 0:
-                    display.step(-float(loss))
+                    self.recent.append(-float(loss))
+                    rates = f"best valid {progress.best:.3f}, {progress.images / progress.elapsed:.0f} img/s"
+                    told = f"step {progress.step:,}, LL {np.mean(self.recent):.3f}, {rates}"
+                    bar.set_postfix_str(told, refresh=False)
+                    bar.update(round(100 * self._share()) - bar.n)
                 if validating:
                     log_likelihood = self.validate()
-                    done = self._after_validation(log_likelihood, display) or done
+                    progress.finished |= self._after_validation(log_likelihood)
                     if on_validation:
                         on_validation(progress, log_likelihood)
                     tick = time.monotonic()  # validation is not counted against the budget of training
-                progress.finished = done
-                if done or time.monotonic() - saved > self.config.checkpoint_seconds:
+                if progress.finished or time.monotonic() - saved > self.config.checkpoint_seconds:
                     self.save()
                     saved = time.monotonic()
-                if done:
-                    break
+        except OSError as error:  # a full disk or a lost folder; files are written whole or not at all
+            told = f"training stopped at step {progress.step} ({error})"
+            raise InputError(f"{told}; what is in {self.out} is whole: run the same command again.") from error
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+            bar.close()
         return progress
 
     def _step(self, batch: Batch) -> Tensor:
@@ -202,28 +215,36 @@ class Trainer:
             dist.all_reduce(total)
         return float(total[0] / total[1])
 
-    def _after_validation(self, log_likelihood: float, display: Display) -> bool:
+    def _say(self, line: str) -> None:
+        """A line above the bar."""
+        if not self.quiet:
+            tqdm.write(line, file=sys.stderr)
+
+    def _after_validation(self, log_likelihood: float) -> bool:
         """Log, keep the best, and for the plateau schedule halve the rate or stop: whether to stop."""
         progress, plateau = self.progress, self.config.schedule == "plateau"
         improved = progress.improved(log_likelihood)
         stop = plateau and progress.bad_epochs >= self.config.patience and progress.halve()
         if self.rank:
             return stop
+        train, ceiling = float(np.mean(self.recent)), getattr(getattr(self.average, "cells", None), "ceiling", None)
         record = {
             "step": progress.step,
             "images": progress.images,
             "elapsed": round(progress.elapsed, 3),
             "log_likelihood": log_likelihood,
-            "train_log_likelihood": display.mean,
+            "train_log_likelihood": train,
             "lr": self._rate(),
             "smoothing": self.config.label_width(self._share()),
-            "ceiling": getattr(getattr(self.average, "cells", None), "ceiling", None),
+            "ceiling": ceiling,
         }
-        with self._saying_what_to_do():
-            self.folder.log(record)
-            for name in ("best", "last") if improved else ("last",):
-                save_model(folded(self.average), self.out / f"{name}.safetensors", self._info(log_likelihood))
-        display.validated(record)
+        self.folder.log(record)
+        plain, info = folded(self.average), self._info(log_likelihood)
+        for name in ("best", "last") if improved else ("last",):
+            save_model(plain, self.out / f"{name}.safetensors", info)
+        trained = "train, poses included," if getattr(self.model.config, "pose", False) else "train"  # its loss is of
+        line = f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  LL valid {log_likelihood:7.3f}  "
+        self._say(line + f"{trained} {train:7.3f}" + (f"  ceiling {ceiling:.2f}" if ceiling else ""))
         return stop
 
     # State.
@@ -235,19 +256,7 @@ class Trainer:
         parts = {"model": self.model.state_dict(), "average": self.average.state_dict()}
         parts["optimizer"] = optimizer_tensors(self.model, self.optimizers)
         tensors = {f"{part}.{name}": value for part, state in parts.items() for name, value in state.items()}
-        with self._saying_what_to_do():
-            self.folder.save(tensors, self.progress)
-
-    @contextmanager
-    def _saying_what_to_do(self) -> Iterator[None]:
-        """A full disk or a lost folder: files are written whole or not at all, so the last ones are good."""
-        try:
-            yield
-        except OSError as error:
-            raise InputError(
-                f"{self.out} cannot be written at step {self.progress.step} ({error.strerror or error}); what was "
-                "saved before is whole: make room and run the same command again."
-            ) from error
+        self.folder.save(tensors, self.progress)
 
     def resume(self) -> None:
         """Take up the state in the run's folder, if there is one."""
@@ -283,13 +292,13 @@ class Trainer:
         dist.broadcast(shared, 0)
         return float(shared)
 
-    def _count_unreadable(self, batch: Batch, display: Display) -> None:
+    def _count_unreadable(self, batch: Batch) -> None:
         progress = self.progress
         if not batch.unreadable:
             return
         progress.skipped += len(batch.unreadable)
         progress.skipped_names = [*progress.skipped_names, *batch.unreadable][-20:]
-        display.say(f"skipped {batch.unreadable[0]}")
+        self._say(f"skipped {batch.unreadable[0]}")
         if progress.skipped > MOST_UNREADABLE * max(progress.images + len(batch), 1000):
             raise InputError(
                 f"more than {MOST_UNREADABLE:.0%} of the images cannot be read ({progress.skipped} so far, last "
