@@ -29,14 +29,17 @@ def judge(
     views: directions and the class of each. An image's class is told by how many rotations are listed for it, or else
     by the nearest direction.
     """
-    judged = evaluate(model, data, samples=SAMPLES, quiet=quiet)
-    about = {"kind": model.kind, "parameters": model.parameter_count, "seconds": 0}
-    name = data.classes[0]
-    write_report(out, judged, data, {"model": out.name or name, "data": f"held-out renders of {name}", **about})
+    judged, name = evaluate(model, data, samples=SAMPLES, quiet=quiet), data.classes[0]
+    about: dict[str, Any] = {"model": out.name or name, "data": f"held-out renders of {name}"}
+    about |= {"kind": model.kind, "parameters": model.parameter_count, "seconds": 0}
+    write_report(out, judged, data, about)
     seen_from = quat_to_matrix(judged.columns["truth"])[:, 2].numpy()
     cell = cKDTree(np.array(views["directions"])).query(seen_from)[1]
-    kinds = listed_kinds(judged.columns["listed"], data)
-    kinds = np.array(views["kinds"])[cell] if kinds is None else kinds
+    kinds = np.array(views["kinds"])[cell]
+    if data.lookalikes:
+        (known,) = data.lookalikes.values()
+        listed = judged.columns["listed"].tolist()
+        kinds = np.array([CURVE if known.continuous and count > 1 else str(count) for count in listed])
     return {
         "evaluation": {k: v for k, v in judged.to_dict().items() if k not in ("curves", "worst", "unlikely")},
         "classes": class_rows(judged, kinds),
@@ -66,24 +69,18 @@ def class_rows(judged: Evaluation, kinds: np.ndarray) -> list[dict[str, Any]]:
     return rows
 
 
-def listed_kinds(counts: torch.Tensor, data: RenderedDataset) -> np.ndarray | None:
-    """The class of each image by how many rotations are listed for its picture; None where the data list none."""
-    if not data.lookalikes:
-        return None
-    (known,) = data.lookalikes.values()
-    return np.array([CURVE if known.continuous and count > 1 else str(count) for count in counts.tolist()])
-
-
 def cell_means(judged: Evaluation, cell: np.ndarray, count: int) -> dict[str, list[Any]]:
     """Of each direction's images the number, the mean error and the mean log-likelihood."""
     number = np.bincount(cell, minlength=count)
-
-    def mean(values: np.ndarray) -> list[float | None]:
-        total = np.bincount(cell, values, minlength=count)
-        return [float(t / n) if n else None for t, n in zip(total, number)]
-
-    error, log_p = np.degrees(judged.columns["error.greedy"].numpy()), judged.columns["log_likelihood"].numpy()
-    return {"images": number.tolist(), "error_deg": mean(error), "log_likelihood": mean(log_p)}
+    means: dict[str, list[Any]] = {"images": number.tolist()}
+    columns = {
+        "error_deg": judged.columns["error.greedy"].rad2deg(),
+        "log_likelihood": judged.columns["log_likelihood"],
+    }
+    for name, column in columns.items():
+        total = np.bincount(cell, column.numpy(), minlength=count)
+        means[name] = [float(t / n) if n else None for t, n in zip(total, number)]
+    return means
 
 
 def rank(kind: str) -> float:
