@@ -13,7 +13,7 @@ from aquamam.data.photos import PhotoDataset
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.network.poses import part_of
 from aquamam.rendering.known import known_object
-from aquamam.training.temperature import temper
+from aquamam.training.calibrate import temper
 
 
 def main() -> None:

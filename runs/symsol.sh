@@ -7,4 +7,4 @@ out=${1:-runs/symsol}
 solids=tet,cube,icosa,cone,cyl,tetX,cylO,sphereX
 aquamam train symsol-small --data "render:$solids" --out "$out" --time-budget 112m \
   --set labels_per_image=12 --set validation_size=800
-python runs/finish.py symsol "$out" --solids "$solids"
+python runs/bundle.py symsol "$out" --solids "$solids" --images 10000

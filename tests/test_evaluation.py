@@ -188,13 +188,13 @@ def test_likelihoods_average_over_a_group_as_over_its_list():
 
 
 def test_worst_cases_are_the_worst(drawn):
-    evaluation = evaluate(table_model(), drawn, limit=200, samples=10, worst=3, quiet=True)
+    evaluation = evaluate(table_model(), drawn, limit=200, samples=10, quiet=True)
     mode = table().mode.double()
     errors = [float(geodesic_angle(torch.from_numpy(drawn.rotations(i))[0], mode)[0]) for i in range(200)]
-    assert [case.index for case in evaluation.worst] == np.argsort(errors)[::-1][:3].tolist()
+    assert [case.index for case in evaluation.worst] == np.argsort(errors)[::-1][:12].tolist()
     assert evaluation.worst[0].error_deg == pytest.approx(math.degrees(max(errors)), abs=1e-3)
     log_p = evaluation.columns["log_likelihood"]
-    assert [case.index for case in evaluation.unlikely] == log_p.argsort()[:3].tolist()
+    assert [case.index for case in evaluation.unlikely] == log_p.argsort()[:12].tolist()
 
 
 def test_figures_do_not_depend_on_how_images_are_batched(drawn):
@@ -243,7 +243,7 @@ def test_what_cannot_be_evaluated_gets_one_clear_sentence(drawn):
 
 def test_the_page_holds_everything_and_nothing_escapes_from_its_data(drawn):
     data = Listed(drawn.truths[:40], classes=("</script><b>", "other"))
-    evaluation = evaluate(table_model(), data, samples=4, worst=2, quiet=True)
+    evaluation = evaluate(table_model(), data, samples=4, quiet=True)
     page = evaluation_page(evaluation, data, {"model": "<i>m", "kind": "test", "parameters": 1, "data": "listed"})
     assert "https:" not in page
     assert page.count("http:") == 1  # the name of SVG, which nothing loads

@@ -39,8 +39,8 @@ from aquamam.rendering.solids import open_object, solid
 from aquamam.serving.app import create_app
 from aquamam.serving.gate import Limits
 from aquamam.shape.matching import Tolerance
+from aquamam.training.calibrate import find_typicality
 from aquamam.training.config import TrainConfig
-from aquamam.training.typicality import find_typicality
 
 NAN, STILL = math.nan, torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
 HALF = rot.random_quat((1,), generator=torch.Generator().manual_seed(0), dtype=torch.float64)

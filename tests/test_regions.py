@@ -26,9 +26,7 @@ from aquamam.posterior.calibration import Calibration, ConformalScores
 from aquamam.posterior.distribution import Calibrated, Rotated
 from aquamam.rendering.render import RenderSettings
 from aquamam.rendering.solids import solid
-from aquamam.training.calibrate import calibrate
-from aquamam.training.temperature import temper
-from aquamam.training.typicality import find_typicality
+from aquamam.training.calibrate import calibrate, find_typicality, temper
 
 KAPPA = 4.0
 

@@ -23,6 +23,7 @@ from train_tiny import MODEL, tiny_trainer
 from aquamam.checkpoints.checkpoint import load, load_tensors
 from aquamam.data.base import Batch, UnreadableExample
 from aquamam.data.labels import draw_labels
+from aquamam.errors import InputError
 from aquamam.geometry.rotations import random_quat
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import AQuaMaM
@@ -30,7 +31,6 @@ from aquamam.posterior.calibration import Calibration, ConformalScores, Typicali
 from aquamam.training.config import PAPER, TrainConfig
 from aquamam.training.optim import Muon, orthogonalise
 from aquamam.training.pyramid import add_pyramids, folded
-from aquamam.training.trainer import TrainingStopped
 
 
 def weights(folder) -> dict[str, torch.Tensor]:
@@ -164,7 +164,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_last_checkpoint_kept(tmp_path,
     def poison(*_):  # after the validation at step 20, whose state is kept
         monkeypatch.setattr(type(trainer.model), "loss", lambda self, *a, **k: self.start.sum() * torch.nan)
 
-    with pytest.raises(TrainingStopped, match="not finite at step 20"):
+    with pytest.raises(InputError, match="not finite at step 20"):
         trainer.fit(poison)
     assert load(tmp_path) is not None
 
@@ -175,7 +175,7 @@ def test_a_full_disk_stops_with_a_sentence_and_the_run_goes_on_later(tmp_path, m
             full = lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device"))  # noqa: E731
             monkeypatch.setattr("os.fsync", full)
 
-    with pytest.raises(TrainingStopped, match=r"No space left on device.*run the same command again"):
+    with pytest.raises(InputError, match=r"No space left on device.*run the same command again"):
         tiny_trainer(tmp_path / "parts", 40).fit(stop)
     monkeypatch.undo()
     tiny_trainer(tmp_path / "parts", 40).fit()
@@ -200,7 +200,7 @@ def test_unreadable_images_are_skipped_counted_and_named_and_many_stop_the_run(t
     trainer = tiny_trainer(tmp_path / "many", 100)
     Holes.every = 20
     trainer.stream = replace(trainer.stream, dataset=Holes())
-    with pytest.raises(TrainingStopped, match="cannot be read"):
+    with pytest.raises(InputError, match="cannot be read"):
         trainer.fit()
 
 

@@ -22,7 +22,7 @@ from scipy.spatial.transform import Rotation
 
 from aquamam.data.base import choose
 from aquamam.data.loaders.bop import Instance, label_of, picture_of, read_infos, read_instances
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.files import write_text
 from aquamam.geometry.camera import Camera
 from aquamam.rendering.meshes import load_mesh
@@ -90,9 +90,6 @@ def add_s(points: Points, estimate: Motion, truth: Motion) -> float:
     return float(cKDTree(estimate(points)).query(truth(points))[0].mean())
 
 
-# --- result files -----------------------------------------------------------------------------------------------------
-
-
 class Result(NamedTuple):
     """One row of a result file."""
 
@@ -124,17 +121,13 @@ def read_results(path: Path) -> list[Result]:
             scene, image, thing, score, R, t, time = line.split(",")
             pose = Motion(np.array(R.split(), float).reshape(3, 3), np.array(t.split(), float).reshape(3))
             one = Result(int(scene), int(image), int(thing), float(score), pose, float(time))
-            if not all(np.isfinite(values).all() for values in (*pose, one.score)):
-                raise ValueError("numbers that are not finite")
+            require(all(np.isfinite(values).all() for values in (*pose, one.score)), "numbers that are not finite")
         except ValueError as error:
             raise InputError(f"line {number} of {path} must be {HEADER}, R nine numbers, t three: {error}.") from None
-        if seconds.setdefault((one.scene, one.image), one.seconds) != one.seconds:
-            raise InputError(f"line {number} of {path} has another time than its image had before; they must be equal.")
+        same = seconds.setdefault((one.scene, one.image), one.seconds) == one.seconds
+        require(same, f"line {number} of {path} has another time than its image had before; they must be equal.")
         results.append(one)
     return results
-
-
-# --- recalls ----------------------------------------------------------------------------------------------------------
 
 
 # Of the estimates (rows, best score first) of an object in an image against its instances there: MSSD in diameters,
@@ -191,25 +184,26 @@ def judge(
     """The recalls of each object; without `objects` of those that the results name."""
     wanted = sorted(set(objects or (one.object for one in results)))
     scenes = sorted(path.parent for path in (root / split).glob("*/scene_gt.json"))
-    truths: dict[tuple[int, int, int], list[Instance]] = defaultdict(list)
-    there = set()
-    for scene in scenes:
-        for one in read_instances(scene):
-            there.add(one.object)
-            if one.visible >= min_visible:
-                truths[int(one.scene), one.image, one.object].append(one)
-    choose("objects", wanted, sorted(there), f"split {split} of {root}")
+    instances = [one for scene in scenes for one in read_instances(scene)]
+    choose("objects", wanted, sorted({one.object for one in instances}), f"split {split} of {root}")
+    targets = None
     if (path := root / "test_targets_bop19.json").is_file() and split.startswith("test"):
         targets = {(one["scene_id"], one["im_id"], one["obj_id"]) for one in json.loads(path.read_text())}
-        truths = {key: value for key, value in truths.items() if key in targets}  # type: ignore[assignment]
-    estimates = defaultdict(list)
+    truths, estimates = defaultdict(list), defaultdict(list)  # of an object in an image
+    for one in instances:
+        key = int(one.scene), one.image, one.object
+        if one.visible >= min_visible and (targets is None or key in targets):
+            truths[key].append(one)
     for result in results:
         estimates[result.scene, result.image, result.object].append(result)
     infos, found = read_infos(root), {}
     for number in wanted:
-        shape = read_shape(root, number, infos.get(label_of(number), {}))
-        mine = [(value, estimates[key]) for key, value in truths.items() if key[2] == number]
-        found[number] = Recalls.of([pose_errors(shape, a, b, _width(root, split, a[0]) / 640) for a, b in mine])
+        shape, errors = read_shape(root, number, infos.get(label_of(number), {})), []
+        for key, there in truths.items():
+            if key[2] == number:
+                with Image.open(picture_of(root / split / there[0].scene, there[0].image)) as picture:
+                    errors.append(pose_errors(shape, there, estimates[key], picture.width / 640))
+        found[number] = Recalls.of(errors)
     return found
 
 
@@ -227,8 +221,7 @@ def read_shape(root: Path, number: int, info: Mapping[str, Any]) -> Shape:
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         raise InputError(f"BOP's metrics need the mesh of object {number}, and there is none at {files[1]}.")
-    if "diameter" not in info:
-        raise InputError(f"models_info.json of {root} must tell the diameter of object {number}.")
+    require("diameter" in info, f"models_info.json of {root} must tell the diameter of object {number}.")
     points = load_mesh(file, scale=1.0, center=False, untextured=True).vertices
     return Shape(np.unique(points, axis=0), float(info["diameter"]), symmetry_motions(info))
 
@@ -246,8 +239,3 @@ def pose_errors(shape: Shape, truths: Sequence[Instance], estimates: Sequence[Re
             projected = mspd(points, truth.camera, one.pose, true, symmetries) / scale
             errors[:, i, j] = surface, projected, distance(points, one.pose, true) / diameter
     return errors
-
-
-def _width(root: Path, split: str, one: Instance) -> int:
-    with Image.open(picture_of(root / split / one.scene, one.image)) as file:
-        return file.width

@@ -13,21 +13,21 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from tqdm import tqdm
 
 from aquamam.data.base import Batch, RotationDataset
-from aquamam.data.stream import one_pass
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.evaluation import metrics
 from aquamam.evaluation.results import LEVELS, Case, Columns, Errors, Evaluation, Figures, Throughput
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.network.model import RotationModel
 from aquamam.posterior.distribution import RotationDistribution, least_expected_error
 from aquamam.training.calibrate import draw, score
+from aquamam.training.held_out import held_out
 from aquamam.training.start import check_images
 
 STRATEGIES = ("greedy", "beam", "expected")
 AROUND = 32  # evenly spaced rotations about a continuous axis that stand for it in the mean log-likelihood
+WORST = 12  # cases to look at
 NEAR_DEG = 15  # samples so close to a truth count as having found it
 
 
@@ -40,8 +40,6 @@ def evaluate(
     strategies: Sequence[str] | None = None,
     seed: int = 0,
     batch_size: int = 64,
-    worst: int = 12,
-    threads: int = 2,
     quiet: bool = False,
 ) -> Evaluation:
     """Judge a model on a data set, or on its first `limit` images; every process of a group gets the whole answer.
@@ -53,28 +51,15 @@ def evaluate(
     _check(dataset, limit, samples, strategies, batch_size)
     check_images(model.config, dataset)
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    batches = one_pass(dataset, batch_size, rank=rank, world=world, limit=limit, threads=threads, unreadable="skip")
-    total = limit if dataset.endless else min(len(dataset), limit or len(dataset))
-    bar = tqdm(total=total, unit="img", dynamic_ncols=True, desc="evaluating", disable=True if quiet or rank else None)
-    mine: list[_Judged] = []
-    training = model.training
-    model.eval()
-    try:
-        for batch in batches:
-            mine.append(_judge(model, batch, dataset, samples, strategies, seed))
-            if len(batch):
-                bar.set_postfix_str(f"LL {mine[-1].columns['log_likelihood'].mean():.3f}", refresh=False)
-            bar.update(min((len(batch) + len(batch.unreadable)) * world, bar.total - bar.n))
-    finally:
-        batches.close()  # type: ignore[attr-defined]
-        bar.close()
-        model.train(training)
-    found = [mine] * world
+    lost: list[str] = []
+    title = None if quiet or rank else "evaluating"
+    batches = held_out(model, dataset, batch_size, limit=limit, rank=rank, world=world, title=title, left_out=lost)
+    mine = [_judge(model, batch, dataset, samples, strategies, seed) for batch in batches]
+    found = [(mine, lost)] * world
     if world > 1:
-        dist.all_gather_object(found, mine)
-    judged = [one for part in found for one in part]
-    unreadable = tuple(name for one in judged for name in one.unreadable)
-    judged = [one for one in judged if one.columns]
+        dist.all_gather_object(found, (mine, lost))
+    judged = [one for part, _ in found for one in part]
+    unreadable = tuple(name for _, names in found for name in names)
     if not judged:
         raise InputError(f"none of the {len(unreadable)} images can be read: {unreadable[0]}")
     medians = {name: float(np.median([one.rates[name] for one in judged])) for name in judged[0].rates}
@@ -88,8 +73,7 @@ def evaluate(
         threads=torch.get_num_threads(),
         processes=world,
     )
-    rest = {"throughput": throughput, "samples": samples, "seed": seed, "unreadable": unreadable}
-    return _conclude(judged, dataset, worst, **rest)
+    return _conclude(judged, dataset, throughput=throughput, samples=samples, seed=seed, unreadable=unreadable)
 
 
 def _check(
@@ -99,22 +83,17 @@ def _check(
     chosen = STRATEGIES if strategies is None else strategies
     named = f"strategies are {', '.join(STRATEGIES)}, got {', '.join(chosen) or 'none'}."
     no_samples = "the strategy expected chooses among samples; ask for some, or leave it out."
-    for wrong, sentence in (
-        (not dataset.endless and len(dataset) == 0, "the data set is empty; choose another split."),
-        (limit is not None and limit < 1, f"at least 1 image is needed, got a limit of {limit}."),
-        (batch_size < 1, f"a batch holds at least 1 image, got {batch_size}."),
-        (samples < 0, f"samples must not be negative, got {samples}; 0 leaves out what needs them."),
-        (not chosen or not set(chosen) <= set(STRATEGIES), named),
-        (strategies is not None and "expected" in strategies and not samples, no_samples),
-    ):
-        if wrong:
-            raise InputError(sentence)
+    require(dataset.endless or len(dataset) > 0, "the data set is empty; choose another split.")
+    require(limit is None or limit >= 1, f"at least 1 image is needed, got a limit of {limit}.")
+    require(batch_size >= 1, f"a batch holds at least 1 image, got {batch_size}.")
+    require(samples >= 0, f"samples must not be negative, got {samples}; 0 leaves out what needs them.")
+    require(len(chosen) > 0 and set(chosen) <= set(STRATEGIES), named)
+    require(samples > 0 or "expected" not in (strategies or ()), no_samples)
 
 
 class _Judged(NamedTuple):
     """What became of a batch."""
 
-    unreadable: tuple[str, ...]
     columns: Columns
     rates: dict[str, float]
     ceiling: float
@@ -125,9 +104,6 @@ def _judge(
     model: RotationModel, batch: Batch, dataset: RotationDataset, samples: int, strategies: Any, seed: int
 ) -> _Judged:
     """The numbers of each image of a batch, the rates at which they were found, and the ceiling."""
-    if not len(batch):
-        return _Judged(batch.unreadable, {}, {}, -math.inf)
-    batch, count = batch.to(model.device), len(batch)
     truths, counts = _equivalents(batch, dataset)
     posterior, encoding = _timed(model, batch.images)
     log_p, scoring = _timed(posterior.log_prob, truths.transpose(0, 1))
@@ -141,18 +117,17 @@ def _judge(
     rates = {"likelihoods": log_p.numel() / (encoding + scoring)}
     if samples:
         drawn, drawing = _timed(draw, posterior, batch, samples, seed)
-        rates["samples"] = count * samples / (encoding + drawing)
+        rates["samples"] = len(batch) * samples / (encoding + drawing)
         distance = _errors(drawn.q, batch, dataset)
         columns["spread"] = distance.mean(0)
         columns["found"] = (distance <= math.radians(NEAR_DEG)).float().mean(0)
-        columns["entropy"] = drawn.spread
         columns["pit"] = score(drawn, batch, dataset, seed)
         if (scores := model.calibration.scores) is not None:
             # ranked among as many samples as the scores were, as `region` does
             ranked = drawn if samples == scores.samples else draw(posterior, batch, scores.samples, seed)
-            mine = columns["pit"] if ranked is drawn else score(ranked, batch, dataset, seed)
+            rank = score(ranked, batch, dataset, seed)
             for level in LEVELS:
-                columns[f"held{round(100 * level)}"] = mine <= scores.mass(level, ranked.spread)
+                columns[f"held{round(100 * level)}"] = rank <= scores.mass(level, ranked.spread)
     # without cells there is no beam, without samples no least expected error
     lacks = {"beam"} if type(posterior.unwrapped)._topk is RotationDistribution._topk else set()
     lacks |= set() if samples else {"expected"}
@@ -162,12 +137,12 @@ def _judge(
             seconds += drawing
         else:
             predicted, seconds = _timed(posterior.predict, name)
-        rates[name] = count / (encoding + seconds)
+        rates[name] = len(batch) / (encoding + seconds)
         columns[f"prediction.{name}"] = predicted = predicted.to(batch.rotations)
         columns[f"error.{name}"] = _errors(predicted, batch, dataset)
         columns[f"plain.{name}"] = metrics.rotation_error(predicted, batch.rotations[:, :1])
     kept = {name: c.cpu().double() if c.is_floating_point() else c.cpu() for name, c in columns.items()}
-    return _Judged(batch.unreadable, kept, rates, float(posterior.ceiling))
+    return _Judged(kept, rates, float(posterior.ceiling))
 
 
 def _timed(function: Any, *args: Any) -> tuple[Any, float]:
@@ -211,7 +186,7 @@ def _rows(batch: Batch, dataset: RotationDataset) -> Iterator[tuple[Tensor, Symm
         yield torch.tensor(rows, device=batch.rotations.device), dataset.symmetry(label)
 
 
-def _conclude(judged: list[_Judged], dataset: RotationDataset, worst: int, **rest: Any) -> Evaluation:
+def _conclude(judged: list[_Judged], dataset: RotationDataset, **rest: Any) -> Evaluation:
     """Figures of the whole and of each class, and the cases to look at."""
     order = torch.cat([one.columns["index"] for one in judged]).argsort()  # of the data, whichever process had them
     columns = {name: torch.cat([one.columns[name] for one in judged])[order] for name in judged[0].columns}
@@ -239,8 +214,8 @@ def _conclude(judged: list[_Judged], dataset: RotationDataset, worst: int, **res
             prediction=tuple(one[f"prediction.{first}"].tolist()),
         )
 
-    by_error = columns[f"error.{first}"].argsort(descending=True, stable=True)[:worst]
-    by_likelihood = columns["log_likelihood"].argsort(stable=True)[:worst]
+    by_error = columns[f"error.{first}"].argsort(descending=True, stable=True)[:WORST]
+    by_likelihood = columns["log_likelihood"].argsort(stable=True)[:WORST]
     return Evaluation(
         figures=Figures.of_columns(columns, first),
         classes=classes,

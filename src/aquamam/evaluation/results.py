@@ -16,8 +16,8 @@ from aquamam.geometry.rotations import LOG_UNIFORM
 
 LEVELS = (0.5, 0.9, 0.95)
 
-# One row an image: index, label, listed, log_likelihood, truth, spread, found, pit, entropy, held50, held90, held95,
-# and prediction.S, error.S, plain.S of each strategy S.
+# One row an image: index, label, listed, log_likelihood, truth, spread, found, pit, held50, held90, held95, and
+# prediction.S, error.S, plain.S of each strategy S.
 Columns = dict[str, Tensor]
 
 

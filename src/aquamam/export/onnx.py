@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from aquamam import __version__
 from aquamam.checkpoints.checkpoint import describe
 from aquamam.errors import InputError
-from aquamam.export.runner import FORMAT, OPSET, Files, OnnxModel, onnxruntime
+from aquamam.export.runner import FORMAT, OPSET, Files, OnnxModel, library
 from aquamam.files import write_bytes, write_json
 from aquamam.geometry.rotations import random_quat
 from aquamam.network.layers import KeysValues
-from aquamam.network.model import AQuaMaM
+from aquamam.network.model import AQuaMaM, RotationModel
 
 # it warns of a missing torchvision, whose operators are not used
 logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
@@ -97,14 +97,13 @@ def graphs(model: AQuaMaM) -> dict[str, tuple[nn.Module, Tensors, Tensors]]:
     return {"encoder": (Encoder(model), image, first), "decoder": (Decoder(model), token, later)}
 
 
-def export(model: nn.Module, path: str | os.PathLike[str], *, int8: Tensor | None = None) -> Files:
+def export(model: RotationModel, path: str | os.PathLike[str], *, int8: Tensor | None = None) -> Files:
     """Write NAME.encoder.onnx, NAME.decoder.onnx and, last, NAME.json for a path NAME.onnx.
 
     int8: typical images, for an encoder that computes in 8 bits, with ranges that hold what these bring about.
     """
     if not isinstance(model, AQuaMaM):
-        kind = getattr(model, "kind", type(model).__name__)
-        raise InputError(f"ONNX graphs are made of models of kind 'aquamam', got {kind!r}; run it with torch.")
+        raise InputError(f"ONNX graphs are made of models of kind 'aquamam', got {model.kind!r}; run it with torch.")
     files, told = Files.at(path), {}
     for (name, (network, inputs, outputs)), file in zip(graphs(model.eval()).items(), files):
         blob = to_onnx(network, inputs, outputs)
@@ -141,11 +140,7 @@ def conventions(model: AQuaMaM) -> dict[str, Any]:
 
 def to_onnx(network: nn.Module, inputs: Tensors, outputs: Tensors) -> bytes:
     """The network as the bytes of an ONNX file, for any number of images and rotations."""
-    try:
-        import onnx
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise InputError("ONNX graphs need onnx and onnxscript; try pip install 'aquamam[export]'.") from error
+    onnx, _ = map(library, ("onnx", "onnxscript"))
     sizes = {name: torch.export.Dim(name, min=1) for name in EXAMPLE}
     example = [torch.zeros([EXAMPLE.get(n, n) for n in t["shape"]], dtype=getattr(torch, t["type"])) for t in inputs]
     varying: list[Any] = [{i: sizes[n] for i, n in enumerate(t["shape"]) if n in sizes} for t in inputs]
@@ -176,11 +171,7 @@ def to_onnx(network: nn.Module, inputs: Tensors, outputs: Tensors) -> bytes:
 
 def quantised(blob: bytes, name: str, images: Tensor) -> bytes:
     """A graph whose convolutions and products run in 8 bits; the head, where rounding costs most, does not."""
-    import onnx
-
-    onnxruntime()  # one sentence where it is missing
-    from onnxruntime.quantization import QuantType, quantize_static
-
+    onnx, quantization = library("onnx"), library("onnxruntime.quantization")
     pixels = images.float().numpy() / (255 if images.dtype == torch.uint8 else 1)
     feeds = iter([{name: pixels[i : i + 16]} for i in range(0, len(pixels), 16)])
     with tempfile.TemporaryDirectory() as work:
@@ -188,8 +179,8 @@ def quantised(blob: bytes, name: str, images: Tensor) -> bytes:
         logging.disable(logging.WARNING)  # of a preparation that folds norms, which the exporter has folded
         try:
             reader: Any = SimpleNamespace(get_next=partial(next, feeds, None))
-            types = {"op_types_to_quantize": ["Conv", "MatMul"], "weight_type": QuantType.QInt8}
-            quantize_static(onnx.load_from_string(blob), file, reader, per_channel=True, **types)
+            types = {"op_types_to_quantize": ["Conv", "MatMul"], "weight_type": quantization.QuantType.QInt8}
+            quantization.quantize_static(onnx.load_from_string(blob), file, reader, per_channel=True, **types)
         finally:
             logging.disable(logging.NOTSET)
         return file.read_bytes()

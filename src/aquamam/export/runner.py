@@ -3,12 +3,10 @@
 An exported model has no network: onnxruntime tells the logits, and the posterior is the same class as ever.
 """
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
-import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +17,7 @@ from torch import Tensor
 
 from aquamam import __version__
 from aquamam.checkpoints import checkpoint
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.network.images import ImageInput, as_categories, as_image_batch
 from aquamam.network.model import ModelConfig, RotationModel
 from aquamam.posterior.calibration import Calibration
@@ -38,13 +36,12 @@ def load(
     engine: "torch", or "onnx" for onnxruntime on the CPU. The first load of a checkpoint by onnxruntime makes its
     graphs, which takes seconds, and keeps them in XDG_CACHE_HOME/aquamam.
     """
-    if engine not in ENGINES:
-        raise InputError(f"engine must be {' or '.join(ENGINES)}, got {engine!r}.")
+    require(engine in ENGINES, f"engine must be {' or '.join(ENGINES)}, got {engine!r}.")
     exported = os.fspath(name_or_path).endswith(EXPORTED)
     if engine == "torch" and not exported:
         return checkpoint.load(name_or_path, device=device)
-    if not str(device).startswith("cpu"):
-        raise InputError(f"onnxruntime runs models on the CPU here, got device {device}; try cpu, or engine torch.")
+    sentence = f"onnxruntime runs models on the CPU here, got device {device}; try cpu, or engine torch."
+    require(str(device).startswith("cpu"), sentence)
     return OnnxModel(name_or_path) if exported else _cached(checkpoint.resolve(name_or_path))
 
 
@@ -52,19 +49,15 @@ def _cached(file: Path) -> "OnnxModel":
     """The graphs of a checkpoint from the cache, or made now; a damaged copy is made again."""
     from aquamam.export.onnx import export  # which imports this module
 
-    onnxruntime()  # told before seconds of work
+    library("onnxruntime")  # told before seconds of work
     key = hashlib.sha256(f"{FORMAT} {OPSET} {__version__}".encode() + file.read_bytes()).hexdigest()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aquamam" / key
     try:
         model = OnnxModel(folder / "model.onnx")
-    except InputError:
-        shutil.rmtree(folder, ignore_errors=True)
+    except InputError:  # files are written whole, the description last, and equally by every process
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-                export(checkpoint.load(file), Path(work) / "graphs" / "model.onnx")
-                with contextlib.suppress(OSError):  # another process was faster
-                    os.rename(Path(work) / "graphs", folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            export(checkpoint.load(file), folder / "model.onnx")
         except OSError as error:
             told = f"{folder.parent} cannot be written ({error.strerror or error})"
             raise InputError(f"{told}; set XDG_CACHE_HOME to a folder.") from error
@@ -84,9 +77,8 @@ class Files(NamedTuple):
     def at(cls, path: str | os.PathLike[str]) -> "Files":
         """The files that NAME.onnx, NAME.json or NAME.encoder.onnx stand for."""
         path = Path(path)
-        if path.suffix not in EXPORTED:
-            hint = f"try {path.name or 'model'}.onnx"
-            raise InputError(f"an exported model's name ends in .onnx, got {path.name!r}; {hint}.")
+        hint = f"try {path.name or 'model'}.onnx"
+        require(path.suffix in EXPORTED, f"an exported model's name ends in .onnx, got {path.name!r}; {hint}.")
         stem = path.name.removesuffix(path.suffix).removesuffix(".encoder").removesuffix(".decoder")
         return cls(*(path.with_name(stem + end) for end in (".encoder.onnx", ".decoder.onnx", ".json")))
 
@@ -100,22 +92,22 @@ class OnnxModel(RotationModel):
         """path: NAME.onnx as it was given to `aquamam export`. threads: 0 takes as many as torch does."""
         super().__init__()
         files = Files.at(path)
+        told = files.description
         try:
-            description = json.loads(files.description.read_text())
+            description = json.loads(told.read_text())
         except OSError:
-            told = f"an exported model has a description, and there is none at {files.description}."
-            raise InputError(told) from None
+            raise InputError(f"an exported model has a description, and there is none at {told}.") from None
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{files.description} is not JSON; export the model again.") from error
-        needed = {"config", "graphs"}
-        if not isinstance(description, dict) or description.get("format") != FORMAT or needed - description.keys():
-            raise InputError(f"{files.description} does not describe an exported model (format {FORMAT!r}).")
+            raise InputError(f"{told} is not JSON; export the model again.") from error
+        ours = isinstance(description, dict) and description.get("format") == FORMAT
+        whole = ours and {"config", "graphs"} <= description.keys()
+        require(whole, f"{told} does not describe an exported model (format {FORMAT!r}).")
         description = checkpoint.modernised(description)
         self.config = ModelConfig.from_dict(description["config"])
         # the graphs' logits are divided by the temperatures already
         self.calibration = Calibration.from_dict(description.get("calibration", {}))
         self.learn(**description.get("info", {}))
-        self.cells, self.source = self.config.cells, files.description
+        self.cells, self.source = self.config.cells, told
         threads, graphs = threads or torch.get_num_threads(), description["graphs"]
         self.encoder = _session(files.encoder, graphs["encoder"]["sha256"], threads)
         self.decoder = _session(files.decoder, graphs["decoder"]["sha256"], threads)
@@ -191,23 +183,22 @@ def _images_first(x: Tensor) -> np.ndarray:
     return np.ascontiguousarray(x.detach().transpose(0, 1).cpu().numpy())
 
 
-def onnxruntime() -> Any:
-    """The library, or one sentence."""
+def library(name: str, extra: str = "export") -> Any:
+    """An optional library, or one sentence."""
     try:
-        import onnxruntime
+        return import_module(name)
     except ImportError as error:
-        raise InputError("running ONNX graphs needs onnxruntime; try pip install 'aquamam[export]'.") from error
-    return onnxruntime
+        raise InputError(f"this needs {name}, which is not installed; try pip install 'aquamam[{extra}]'.") from error
 
 
 def _session(path: Path, digest: str, threads: int) -> Any:
-    runtime = onnxruntime()
+    runtime = library("onnxruntime")
     try:
         blob = path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"the exported model has no graph at {path}; keep its three files together.") from None
-    if hashlib.sha256(blob).hexdigest() != digest:
-        raise InputError(f"{path} is not the graph that its description names; export the model again.")
+    same = hashlib.sha256(blob).hexdigest() == digest
+    require(same, f"{path} is not the graph that its description names; export the model again.")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3

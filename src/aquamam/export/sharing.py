@@ -5,7 +5,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from aquamam import __version__
 from aquamam.checkpoints.checkpoint import bundled, load, save_model
 from aquamam.errors import InputError
+from aquamam.export.runner import library
 from aquamam.files import write_text
 from aquamam.network.model import RotationModel
 from aquamam.rendering.known import MESH_FILE
@@ -42,7 +42,8 @@ def from_pretrained(
     there: str | os.PathLike[str] = folder_or_repo
     if not os.path.exists(text) and text not in bundled() and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text):
         options: dict[str, Any] = {"revision": revision, "token": token, "allow_patterns": list(FILES)}
-        there = _asked("fetched from", text, lambda: hub().snapshot_download(text, **options))
+        hub = library("huggingface_hub", "hub")
+        there = _asked("fetched from", text, lambda: hub.snapshot_download(text, **options))
     model = load(there, device=device)
     if not isinstance(model, kind):
         raise InputError(f"{text} holds a model of kind {model.kind}, not a {kind.__name__}; try aquamam.load.")
@@ -71,25 +72,17 @@ def push_to_hub(
     message: str = f"Model saved by aquamam {__version__}",
 ) -> str:
     """Put the model into a repository "owner/name" of the hub, which is made if need be; returns its address."""
-    library = hub()
+    hub = library("huggingface_hub", "hub")
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained(model, folder)
 
         def send() -> str:
-            api = library.HfApi(token=token)
+            api = hub.HfApi(token=token)
             url = api.create_repo(repo, private=private, exist_ok=True)
             api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message)
             return str(url)
 
         return _asked("sent to", repo, send)
-
-
-def hub() -> Any:
-    """The library, or one sentence."""
-    try:
-        return import_module("huggingface_hub")
-    except ImportError as error:
-        raise InputError("models of the hub need huggingface_hub; try pip install 'aquamam[hub]'.") from error
 
 
 def _asked(what: str, repo: str, ask: Any) -> Any:
@@ -103,19 +96,21 @@ def _asked(what: str, repo: str, ask: Any) -> Any:
 def model_card(model: RotationModel) -> str:
     """What the checkpoint knows of itself, as the README.md of a repository: data, recipe, figures, limits."""
     info, config = model.info, model.config
-    data, training = _dict(info.get("data")), _dict(info.get("training"))
-    names = ", ".join(str(one.get("name")) for one in data.get("objects") or () if isinstance(one, Mapping))
-    names = names or ", ".join(map(str, info.get("classes") or ())) or "an object that its checkpoint does not name"
+    sections = map(info.get, ("data", "training", "evaluation"))
+    data, training, evaluation = (one if isinstance(one, dict) else {} for one in sections)
+    told = [one.get("name") for one in data.get("objects") or () if isinstance(one, dict)] or info.get("classes") or ()
+    names = ", ".join(map(str, told)) or "an object that its checkpoint does not name"
     poses = " and, with a box and a camera, over poses" if getattr(config, "pose", False) else ""
     calibrated = model.calibration.scores is not None
     pictures = "photograph-like renders" if data.get("photographs") else "renders" if data.get("settings") else "images"
     recipe = {"steps": info.get("steps"), "images seen": info.get("images_seen"), "hours": info.get("hours")}
     recipe |= {name.replace("_", " "): training.get(name) for name in ("optimizer", "lr", "batch_size", "seed")}
-    figures = {words: _dict(info.get("evaluation")).get(name) for name, words in FIGURES.items()}
+    figures = {words: evaluation.get(name) for name, words in FIGURES.items()}
     network = {"kind": model.kind, "weights": model.parameter_count, "version": f"aquamam {__version__}"}
     network |= {name: getattr(config, name, None) for name in ("image_size", "bins", "chart", "density")}
+    typical = "nothing tells" if model.calibration.typicality is None else "`posterior.typicality` tells"
     limits = [
-        f"It knows {names} and answers for any picture; {_typical(model)}.",
+        f"It knows {names} and answers for any picture; {typical} whether one is like those that it learnt from.",
         f"It learnt from {pictures}: other cameras, lights and backgrounds cost accuracy.",
         "`posterior.region(0.9)` holds the truth as often as it says for pictures like the held-out ones only."
         if calibrated
@@ -135,16 +130,6 @@ def model_card(model: RotationModel) -> str:
             f"## Figures\n{_table(figures)}\n\n## Limits\n" + "\n".join(f"- {limit}" for limit in limits) + "\n",
         ]
     )
-
-
-def _typical(model: RotationModel) -> str:
-    if model.calibration.typicality is None:
-        return "nothing tells whether a picture is like those that it learnt from"
-    return "`posterior.typicality` tells whether a picture is like those that it learnt from"
-
-
-def _dict(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _table(values: Mapping[str, Any]) -> str:

@@ -29,17 +29,20 @@ def judge(
     views: directions and the class of each. An image's class is told by how many rotations are listed for it, or else
     by the nearest direction.
     """
-    judged = evaluate(model, data, samples=SAMPLES, quiet=quiet)
-    about = {"kind": model.kind, "parameters": model.parameter_count, "seconds": 0}
-    name = data.classes[0]
-    write_report(out, judged, data, {"model": out.name or name, "data": f"held-out renders of {name}", **about})
+    judged, name = evaluate(model, data, samples=SAMPLES, quiet=quiet), data.classes[0]
+    about: dict[str, Any] = {"model": out.name or name, "data": f"held-out renders of {name}"}
+    about |= {"kind": model.kind, "parameters": model.parameter_count, "seconds": 0}
+    write_report(out, judged, data, about)
     seen_from = quat_to_matrix(judged.columns["truth"])[:, 2].numpy()
     cell = cKDTree(np.array(views["directions"])).query(seen_from)[1]
-    kinds = listed_kinds(judged.columns["listed"], data)
-    kinds = np.array(views["kinds"])[cell] if kinds is None else kinds
+    kinds = np.array(views["kinds"])[cell]
+    if data.lookalikes:
+        (known,) = data.lookalikes.values()
+        listed = judged.columns["listed"].tolist()
+        kinds = np.array([CURVE if known.continuous and count > 1 else str(count) for count in listed])
     return {
         "evaluation": {k: v for k, v in judged.to_dict().items() if k not in ("curves", "worst", "unlikely")},
-        "classes": class_rows(judged, model, kinds),
+        "classes": class_rows(judged, kinds),
         "cells": cell_means(judged, cell, len(views["kinds"])),
         "pictures": {
             "worst": fitpage.worst(data, judged.worst[:6]),
@@ -48,46 +51,36 @@ def judge(
     }
 
 
-def class_rows(judged: Evaluation, model: RotationModel, kinds: np.ndarray) -> list[dict[str, Any]]:
+def class_rows(judged: Evaluation, kinds: np.ndarray) -> list[dict[str, Any]]:
     """Figures and coverage of all images and of each class of views."""
-    columns, scores = judged.columns, model.calibration.scores
-    assert scores is not None
-    held = {level: columns["pit"] <= scores.mass(level, columns["entropy"]) for level in LEVELS}
     names = ["images", "mean_log_likelihood", "mean_error_deg", "median_error_deg", "spread_deg"]
     rows = []
     for kind in ("all", *sorted(set(kinds.tolist()), key=rank)):
         mine = torch.from_numpy((kinds == kind) | (kind == "all"))
-        figures = Figures.of_columns({name: column[mine] for name, column in columns.items()}, "greedy")
+        figures = Figures.of_columns({name: column[mine] for name, column in judged.columns.items()}, "greedy")
         coverage = {}
-        for level, inside in held.items():
-            share = float(inside[mine].double().mean())
+        for level in LEVELS:
+            share = getattr(figures, f"held{round(100 * level)}")
             # of the images here, and of as large a part of those that set the thresholds
             se = math.sqrt(level * (1 - level) * 2 / figures.images)
             coverage[f"{level:g}"] = {"share": share, "se": se, "within_two_se": abs(share - level) <= 2 * se}
         words = "all views" if kind == "all" else kind_words(kind)
-        row = {"kind": kind, "words": words, **{name: getattr(figures, name) for name in names}, "coverage": coverage}
-        rows.append(row)
+        rows.append({"kind": kind, "words": words, **{n: getattr(figures, n) for n in names}, "coverage": coverage})
     return rows
-
-
-def listed_kinds(counts: torch.Tensor, data: RenderedDataset) -> np.ndarray | None:
-    """The class of each image by how many rotations are listed for its picture; None where the data list none."""
-    if not data.lookalikes:
-        return None
-    (known,) = data.lookalikes.values()
-    return np.array([CURVE if known.continuous and count > 1 else str(count) for count in counts.tolist()])
 
 
 def cell_means(judged: Evaluation, cell: np.ndarray, count: int) -> dict[str, list[Any]]:
     """Of each direction's images the number, the mean error and the mean log-likelihood."""
     number = np.bincount(cell, minlength=count)
-
-    def mean(values: np.ndarray) -> list[float | None]:
-        total = np.bincount(cell, values, minlength=count)
-        return [float(t / n) if n else None for t, n in zip(total, number)]
-
-    error, log_p = np.degrees(judged.columns["error.greedy"].numpy()), judged.columns["log_likelihood"].numpy()
-    return {"images": number.tolist(), "error_deg": mean(error), "log_likelihood": mean(log_p)}
+    means: dict[str, list[Any]] = {"images": number.tolist()}
+    columns = {
+        "error_deg": judged.columns["error.greedy"].rad2deg(),
+        "log_likelihood": judged.columns["log_likelihood"],
+    }
+    for name, column in columns.items():
+        total = np.bincount(cell, column.numpy(), minlength=count)
+        means[name] = [float(t / n) if n else None for t, n in zip(total, number)]
+    return means
 
 
 def rank(kind: str) -> float:

@@ -23,8 +23,7 @@ FEWEST_PIXELS = 12  # that a part must fill on average
 
 def fresh_renders(model: Any, *, seed: int, split: str, length: int) -> RenderedDataset | None:
     """New renders drawn like those that the model was calibrated on; None for a model that no `aquamam fit` made."""
-    info, known = getattr(model, "info", None) or {}, known_object(model)
-    data = info.get("data", {})
+    data, known = model.info.get("data", {}), known_object(model)
     if known is None or "symmetries" not in data:
         return None
     groups = {name: group and SymmetryGroup.from_dict(group) for name, group in data["symmetries"].items()}
@@ -32,9 +31,10 @@ def fresh_renders(model: Any, *, seed: int, split: str, length: int) -> Rendered
     mesh, settings = replace(known.mesh, name=known.name), known.settings
     if "photographs" not in data:
         return RenderedDataset(mesh, settings, **options)
-    folder = Path(data["backgrounds"]) if "backgrounds" in data else None
-    options |= {"backgrounds": folder if folder and folder.is_dir() else None}
-    return PhotoDataset(mesh, settings.shape[0], mesh_error=info.get("part", {}).get("mesh_error", 0.0), **options)
+    folder = Path(data.get("backgrounds", "none"))
+    options |= {"backgrounds": folder if folder.is_dir() else None}
+    options["mesh_error"] = model.info.get("part", {}).get("mesh_error", 0.0)
+    return PhotoDataset(mesh, settings.shape[0], **options)
 
 
 def open_part(source: str, *, untextured: bool = False) -> Mesh:

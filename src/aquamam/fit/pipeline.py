@@ -20,7 +20,7 @@ import torch
 from aquamam.checkpoints.checkpoint import load, save_model
 from aquamam.data.photos import PhotoDataset
 from aquamam.data.renders import RenderedDataset
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.evaluation.results import LEVELS
 from aquamam.files import write_json
 from aquamam.fit.judgement import CURVE, SAMPLES, judge, kind_words, rank
@@ -28,7 +28,7 @@ from aquamam.fit.part import check_part, open_part, placed
 from aquamam.fit.stages import Stages
 from aquamam.geometry.rotations import LOG_UNIFORM
 from aquamam.geometry.symmetry import SymmetryGroup
-from aquamam.network.model import AQuaMaM, ModelConfig, RotationModel
+from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.pages.fit import FitPage, preview
 from aquamam.rendering.known import MESH_FILE
 from aquamam.rendering.meshes import FIT_RADIUS, Mesh, read_mesh, write_mesh
@@ -37,21 +37,15 @@ from aquamam.shape.matching import Tolerance
 from aquamam.shape.surface import directions, looking_from
 from aquamam.shape.symmetries import find_symmetries, models_info
 from aquamam.shape.view_map import view_ambiguity
-from aquamam.training.calibrate import calibrate
+from aquamam.training.calibrate import calibrate, find_typicality, temper
 from aquamam.training.config import TrainConfig
 from aquamam.training.runfolder import differences
-from aquamam.training.temperature import temper
 from aquamam.training.trainer import Trainer
-from aquamam.training.typicality import find_typicality
 
 TRAINING_SHARE = 0.8  # of the time budget; the rest is for the views, calibration and the judgement
 LEARNED = 0.5  # nats above the uniform density: less is nothing that anyone could use
 # what may change when a fit goes on: with a longer schedule it learns on from what was learned
 FREE = {"time_budget", "steps", "threads", "checkpoint_seconds", "compile", "validate_every", "validation_size"}
-
-
-class NothingLearned(InputError):
-    """The time was too short; the checkpoint is on disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,21 +65,19 @@ class FitConfig:
     groups: int = 6  # that are calibrated each for itself, from sure to unsure
 
     def __post_init__(self) -> None:
-        least = 20 * self.groups
-        if self.held_out < least:
-            raise InputError(f"at least {least} held-out images are needed, got {self.held_out}; 2000 is good.")
-        if not 0 <= self.plain_share <= 1:
-            raise InputError(f"the share of plain renders lies from 0 to 1, got {self.plain_share}; 0.25 is a quarter.")
-        if self.views < 1:
-            raise InputError(f"at least one view is needed, got {self.views}; 96 is good.")
+        least, share = 20 * self.groups, self.plain_share
+        few = f"at least {least} held-out images are needed, got {self.held_out}; 2000 is good."
+        require(self.held_out >= least, few)
+        require(0 <= share <= 1, f"the share of plain renders lies from 0 to 1, got {share}; 0.25 is a quarter.")
+        require(self.views >= 1, f"at least one view is needed, got {self.views}; 96 is good.")
 
     @property
     def identity(self) -> dict[str, Any]:
         """What a folder's fit cannot change."""
         train = {k: v for k, v in self.train.to_dict().items() if k not in FREE}
         plain = self.plain_share if 0 < self.plain_share < 1 else self.plain_share == 1
-        own = {"plain": plain, "backgrounds": str(self.backgrounds or ""), "tolerance": self.tolerance}
-        own["mesh_error"] = self.mesh_error
+        own: dict[str, Any] = {"tolerance": self.tolerance, "mesh_error": self.mesh_error}
+        own |= {"plain": plain, "backgrounds": str(self.backgrounds or "")}
         return {"model": self.model.to_dict(), "train": train, **own}
 
 
@@ -104,7 +96,8 @@ class Fit:
         untextured: bool = False,
     ):
         self.source, self.out, self.config = source, out, config
-        self.say, self.quiet, self.device = say, quiet, device
+        self.say, self.quiet = say, quiet
+        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.stages, self.tempered = Stages(out / "work"), out / "work" / "tempered.safetensors"
         self.curve: Path | None = None  # the log of the training
         self.file_mesh = open_part(source, untextured=untextured)
@@ -133,7 +126,7 @@ class Fit:
         self.say(f"calibrated    on {config.held_out:,} renders{groups}")
         pages = [self.out / "evaluation.html", self.out / "evaluation.json"]
         facts |= self.stages("evaluate", [*inputs, views], self._judge, pages)
-        facts["seconds"] = self.stages.seconds() | {"training": trained["elapsed"]}
+        facts["seconds"] = self.stages.seconds | {"training": trained["elapsed"]}
         self._write_page(done=True)
         kept = {k: v for k, v in facts.items() if k != "pictures"}
         write_json(self.out / "fit.json", kept)
@@ -154,19 +147,18 @@ class Fit:
 
     @property
     def _identity(self) -> dict[str, Any]:
-        return json.loads(json.dumps({"mesh": self.file_mesh.hash, **self.config.identity}))
+        return {"mesh": self.file_mesh.hash, **self.config.identity}
 
     def _check_folder(self) -> None:
         """Raise InputError if the folder is another fit's, or somebody else's."""
-        path = self.out / "work" / "inputs.json"
+        path, out = self.out / "work" / "inputs.json", self.out
+        require(not out.is_file(), f"{out} is a file, and a fit needs a folder; give another one with --out.")
         if path.exists():
-            if differ := differences(self._identity, json.loads(path.read_text(encoding="utf-8"))):
-                hint = "give another --out, or the same settings to go on"
-                raise InputError(f"{self.out} holds another fit: {', '.join(differ[:3])} differ; {hint}.")
-        elif self.out.is_dir() and any(self.out.iterdir()):
-            raise InputError(f"{self.out} is there already and is no fit of ours; give another folder with --out.")
-        elif self.out.exists() and not self.out.is_dir():
-            raise InputError(f"{self.out} is a file, and a fit needs a folder; give another one with --out.")
+            differ = differences(self._identity, json.loads(path.read_text()))
+            hint = "give another --out, or the same settings to go on"
+            require(not differ, f"{out} holds another fit: {', '.join(differ[:3])} differ; {hint}.")
+        elif out.exists() and any(out.iterdir()):
+            raise InputError(f"{out} is there already and is no fit of ours; give another folder with --out.")
 
     # The part.
 
@@ -223,9 +215,8 @@ class Fit:
         found = view_ambiguity(self.mesh, self.config.views, quiet=self.quiet)
         # answers come in whole orbits of the group: where some were missed, the orbit tells them
         order = 1 if math.isinf(self.group.order) else int(self.group.order)
-        kinds = [
-            CURVE if view.continuous else str(-(-view.count // order) * order) for view in found.views
-        ]  # rounded up
+        whole = [-(-view.count // order) * order for view in found.views]
+        kinds = [CURVE if view.continuous else str(count) for view, count in zip(found.views, whole)]
         share = {kind: kinds.count(kind) / len(kinds) for kind in sorted(set(kinds), key=rank)}
         words = ", ".join(f"{100 * s:.0f} % fit {kind_words(kind)}" for kind, s in share.items())
         return {
@@ -238,34 +229,22 @@ class Fit:
     # The model.
 
     def _train(self) -> dict[str, Any]:
-        config = self.config.train
-        data = self.data("train")
+        config, source = self.config.train, self.config.start
         if self.group.order > 1:
             config = replace(config, labels_per_image=max(8, config.labels_per_image))
         budget = f"{config.time_budget:g}s" if config.time_budget else f"{config.steps}steps"
         folder = self.out / "training" / budget
         before = [p for p in (self.out / "training").glob("*/best.safetensors") if p.parent != folder]
-        fresh = not (folder / "state.safetensors").exists()
-        start = None
-        if fresh and before:
-            start = load(max(before, key=lambda p: p.stat().st_mtime))
-        elif fresh and self.config.start is not None:
-            start = load(self.config.start)
-        trainer = Trainer(
-            "aquamam",
-            self.config.model.to_dict(),
-            config,
-            data,
-            self.data("valid", config.validation_size),
-            folder,
-            start_from=start,
-            device=self.device,
-            quiet=self.quiet,
-        )
+        start, begun = None, "from scratch"
+        if not (folder / "state.safetensors").exists():
+            if before:
+                start, begun = load(max(before, key=lambda p: p.stat().st_mtime)), "from the weights of before"
+            elif source is not None:
+                start, begun = load(source), f"from the weights of {source}"
+        data = self.data("train"), self.data("valid", config.validation_size)
+        options: dict[str, Any] = {"start_from": start, "device": self.device, "quiet": self.quiet}
+        trainer = Trainer("aquamam", self.config.model.to_dict(), config, *data, folder, **options)
         length = f"{config.time_budget / 60:.1f} minutes" if config.time_budget else f"{config.steps:,} steps"
-        begun = (
-            "from scratch" if start is None else f"from the weights of {self.config.start if not before else 'before'}"
-        )
         self.say(f"training      {length}, {trainer.model.parameter_count:,} parameters, {begun}")
         self.curve = folder / "log.jsonl"
         progress = trainer.fit(lambda *_: self._write_page())
@@ -276,21 +255,21 @@ class Fit:
             "elapsed": round(progress.elapsed, 1),
             "best": progress.best,
             "parameters": trainer.model.parameter_count,
-            "start": self.config.start or "none",
+            "start": source or "none",
             "threads": torch.get_num_threads(),
         }
 
     def _check_learned(self, trained: dict[str, Any]) -> None:
-        """Raise NothingLearned if the model knows hardly more than the uniform density."""
-        if trained["best"] > LOG_UNIFORM + LEARNED:
-            return
-        self.facts["note"] = "Nothing was learned in this time: go on with a longer --time-budget."
-        self._write_page()
-        raise NothingLearned(
-            f"nothing was learned in {trained['elapsed'] / 60:.1f} minutes of training: the validation log-likelihood "
-            f"{trained['best']:.2f} is not clearly above the uniform density's {LOG_UNIFORM:.2f}; the checkpoint is "
-            f"kept in {self.out / trained['folder']}, and the same command with a longer --time-budget goes on there."
-        )
+        """Raise unless the model knows clearly more than the uniform density; the checkpoint is on disk."""
+        if trained["best"] <= LOG_UNIFORM + LEARNED:
+            self.facts["note"] = "Nothing was learned in this time: go on with a longer --time-budget."
+            self._write_page()
+            came = f"the validation log-likelihood {trained['best']:.2f} is not clearly above the uniform density's"
+            kept = f"the checkpoint is kept in {self.out / trained['folder']}"
+            raise InputError(
+                f"nothing was learned in {trained['elapsed'] / 60:.1f} minutes of training: {came} {LOG_UNIFORM:.2f}; "
+                f"{kept}, and the same command with a longer --time-budget goes on there."
+            )
 
     def _temper(self) -> dict[str, Any]:
         # a few images: on the CPU wherever the rest is done
@@ -304,7 +283,7 @@ class Fit:
         return {"temperatures": list(model.calibration.temperatures), "floor": model.calibration.floor}
 
     def _calibrate(self) -> dict[str, Any]:
-        model, data = self._load(self.tempered), self.data("calibration", self.config.held_out)
+        model, data = load(self.tempered, device=self.device), self.data("calibration", self.config.held_out)
         assert isinstance(model, AQuaMaM)
         found = calibrate(model, data, LEVELS, samples=SAMPLES, groups=self.config.groups, quiet=self.quiet)
         find_typicality(model, data)
@@ -317,11 +296,8 @@ class Fit:
         return {key: found[key] for key in ("images", "samples", "levels", "edges")}
 
     def _judge(self) -> dict[str, Any]:
-        model, data = self._load(self.out / "model.safetensors"), self.data("test", self.config.held_out)
+        model, data = load(self.out, device=self.device), self.data("test", self.config.held_out)
         return judge(model, data, self.facts["views"], self.out, quiet=self.quiet)
-
-    def _load(self, path: Path) -> RotationModel:
-        return load(path, device=self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def settings_for(budget: float) -> dict[str, int]:

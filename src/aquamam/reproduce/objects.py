@@ -76,7 +76,7 @@ def run(
     groups = None if mesh is None else {known.mesh.name: network.symmetry}
     drawn: dict[str, Any] = {"seed": SEED + seed, "split": "test", "length": images, "symmetries": groups}
     dataset = RenderedDataset(thing, known.settings, lookalikes=mesh is not None, **drawn)
-    evaluation = evaluate(network, dataset, seed=seed, threads=1)
+    evaluation = evaluate(network, dataset, seed=seed)
     found = evaluation.to_dict()
     result = {
         **{key: found[key] for key in KEPT},

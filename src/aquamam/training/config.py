@@ -3,18 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from aquamam.errors import Config, InputError
+from aquamam.errors import Config, InputError, require
 
-CHOICES = {
-    "schedule": ("cosine", "plateau"),
-    "optimizer": ("muon", "adamw", "adam"),
-    "precision": ("auto", "float32", "bfloat16"),
-}
 # a rule in words, whether a value keeps it, the fields that must
 RULES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("be at least 1", lambda x: x >= 1, "steps batch_size labels_per_image validate_every validation_size patience"),
-    ("be positive", lambda x: x > 0, "lr head_rate eps checkpoint_seconds"),
     ("not be negative", lambda x: x >= 0, "time_budget weight_decay clip smoothing threads epoch_size"),
     ("lie in [0, 1)", lambda x: 0 <= x < 1, "warmup smoothing_share averaging"),
     ("lie in [0, 2^31)", lambda x: 0 <= x < 2**31, "seed"),
@@ -27,6 +22,12 @@ class TrainConfig(Config):
     """Everything that decides a training run besides the model and the data."""
 
     called = "a training config"
+    positive: ClassVar = ("lr", "head_rate", "eps", "checkpoint_seconds")
+    choices: ClassVar = {
+        "schedule": ("cosine", "plateau"),
+        "optimizer": ("muon", "adamw", "adam"),
+        "precision": ("auto", "float32", "bfloat16"),
+    }
 
     schedule: str = "cosine"  # warm-up, then cosine to zero; or "plateau": the paper's
     steps: int = 20_000  # length of the cosine schedule; for "plateau" the most steps it may take
@@ -58,13 +59,10 @@ class TrainConfig(Config):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}.")
+        super().__post_init__()
         for rule, holds, names in RULES:
             for name in names.split():
-                if not holds(getattr(self, name)):
-                    raise InputError(f"{name} must {rule}, got {getattr(self, name)}.")
+                require(holds(getattr(self, name)), f"{name} must {rule}, got {getattr(self, name)}.")
         if self.schedule == "plateau" and self.time_budget:
             raise InputError("a time budget needs schedule=cosine; the paper's plateau schedule ends by itself.")
 

@@ -13,8 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from aquamam.network.model import RotationModel
 from aquamam.training.config import TrainConfig
 
+MOMENTUM = 0.95
 ITERATIONS = 5
 QUINTIC = (3.4445, -4.7750, 2.0315)  # of the original: all singular values end between 0.7 and 1.2, and fast
 SMALLEST = 16  # rows and columns; smaller matrices (colours, coordinates) have too few directions to even out
@@ -25,16 +27,10 @@ class Muon(torch.optim.Optimizer):
     both."""
 
     def __init__(
-        self,
-        params: Iterable[dict[str, Any]],
-        lr: float,
-        *,
-        momentum: float = 0.95,
-        weight_decay: float = 0.0,
-        precision: torch.dtype = torch.float32,
+        self, params: Iterable[dict[str, Any]], lr: float, weight_decay: float, precision: torch.dtype = torch.float32
     ):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
         self.precision = precision
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -45,17 +41,15 @@ class Muon(torch.optim.Optimizer):
                 state = self.state[weight]
                 if not state:
                     state["momentum"] = torch.zeros_like(weight)
-                state["momentum"].lerp_(weight.grad, 1 - group["momentum"])
-                ahead = weight.grad.lerp(state["momentum"], group["momentum"]).flatten(1)  # Nesterov's
+                state["momentum"].lerp_(weight.grad, 1 - MOMENTUM)
+                ahead = weight.grad.lerp(state["momentum"], MOMENTUM).flatten(1)  # Nesterov's
                 parts = ahead.chunk(getattr(weight, "stacked", 1))
                 update = torch.cat([orthogonalise(part, self.precision) for part in parts])
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
                 weight.add_(update.view_as(weight), alpha=-0.2 * group["lr"] * max(parts[0].shape) ** 0.5)
 
 
-def orthogonalise(
-    matrix: Float[Tensor, "rows columns"], precision: torch.dtype = torch.float32
-) -> Float[Tensor, "rows columns"]:
+def orthogonalise(matrix: Float[Tensor, "rows columns"], precision: torch.dtype) -> Float[Tensor, "rows columns"]:
     """About the orthogonal matrix nearest to this one, by products in this precision: the iteration mends errors."""
     a, b, c = QUINTIC
     x = (matrix / (matrix.norm() + 1e-7)).to(precision)
@@ -85,14 +79,12 @@ def precision_on(device: torch.device, config: TrainConfig) -> torch.dtype:
     return torch.bfloat16 if native else torch.float32
 
 
-def make_optimizers(
-    model: nn.Module, config: TrainConfig, precision: torch.dtype = torch.float32
-) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: RotationModel, config: TrainConfig, precision: torch.dtype) -> list[torch.optim.Optimizer]:
     """Each matrix has one rate and one rule; only matrices decay: shrinking norms and biases helps nobody."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     hidden: list[nn.Parameter] = []
     for path, module in model.named_modules():
-        output = path.split(".")[0] in getattr(model, "output_layers", ())
+        output = path.split(".")[0] in model.output_layers
         for name, parameter in module.named_parameters(recurse=False):
             if config.optimizer == "muon" and name == "weight" and not output and suits_muon(module):
                 hidden.append(parameter)
@@ -104,8 +96,7 @@ def make_optimizers(
     told = [{"params": params, "rate": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
     optimizers: list[torch.optim.Optimizer] = [kind(told, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)]
     if hidden:
-        matrices = [{"params": hidden, "rate": 1.0}]
-        optimizers.append(Muon(matrices, config.lr, weight_decay=config.weight_decay, precision=precision))
+        optimizers.append(Muon([{"params": hidden, "rate": 1.0}], config.lr, config.weight_decay, precision))
     return optimizers
 
 

@@ -1,9 +1,10 @@
-"""What a training run leaves on disk besides its models: the state to go on from, and the log."""
+"""What a training run counts, and what it leaves on disk besides its models: the state to go on from, and the log."""
 
 import json
 import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,9 @@ class RunFolder:
     """state.safetensors, log.jsonl and, where TensorBoard is installed, its events; `identity` says which run it is."""
 
     def __init__(self, path: Path, identity: dict[str, Any]):
-        self.path = path
-        self.identity = json.loads(json.dumps(identity, default=str))
-        self._board: Any = None
+        self.path, self.identity = path, identity
 
     def save(self, tensors: dict[str, Tensor], progress: Progress) -> None:
-        """Write the state atomically."""
         description = {"identity": self.identity, "progress": asdict(progress)}
         save_tensors(self.path / "state.safetensors", tensors, description)
 
@@ -76,18 +74,20 @@ class RunFolder:
         """Append a line to log.jsonl, and scalars for TensorBoard."""
         with open(self.path / "log.jsonl", "a") as file:
             file.write(json.dumps(record) + "\n")
-        if self._board is None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:  # optional: pip install aquamam[tensorboard]
-                self._board = False
-            else:
-                self._board = SummaryWriter(str(self.path / "tensorboard"))
-        if self._board:
+        if self.board is not None:
             for name, value in record.items():
                 if isinstance(value, float) and name != "elapsed":
-                    self._board.add_scalar(name, value, record["step"])
-            self._board.flush()
+                    self.board.add_scalar(name, value, record["step"])
+            self.board.flush()
+
+    @cached_property
+    def board(self) -> Any:
+        """What writes TensorBoard's events; None where it is not installed."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(str(self.path / "tensorboard"))
 
     def trim_log(self, step: int) -> None:
         """Drop lines of steps that a kill has undone, and a half-written last one; at step 0 make room for a new

@@ -7,7 +7,7 @@ from typing import Any
 
 from aquamam.data.base import ListedDataset, RotationDataset
 from aquamam.data.labels import carried_over
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.network.model import RotationModel
 from aquamam.training.config import TrainConfig
 
@@ -34,22 +34,20 @@ def fingerprint(data: RotationDataset) -> dict[str, Any]:
 
 def check_images(config: Any, data: RotationDataset, name: str = "data") -> None:
     """Raise InputError unless a model of this config reads the images of these data."""
-    if "category" in (getattr(config, "embedding", ""), getattr(config, "encoder", "")):
-        raise InputError("this model reads categories, not images; `aquamam reproduce toy` trains and evaluates those.")
+    categories = "category" in (getattr(config, "embedding", ""), getattr(config, "encoder", ""))
+    require(not categories, "this model reads categories, not images; `aquamam reproduce toy` is for those.")
     size = config.image_size
     height, width = data.image_size or (size, size)
-    if (height, width) != (size, size):
-        raise InputError(
-            f"the model reads {size} x {size} images and the {name} has {height} x {width}; open or render it with "
-            f"size={size}, or train a model with image_size={height}."
-        )
+    came = f"the model reads {size} x {size} images and the {name} has {height} x {width}"
+    hint = f"open or render it with size={size}, or train a model with image_size={height}"
+    require((height, width) == (size, size), f"{came}; {hint}.")
 
 
 def check_data(model: Any, config: TrainConfig, train: RotationDataset, valid: RotationDataset) -> None:
     """Raise InputError unless the model's config reads these images and the schedule can end."""
     check_images(model, train, "training data")
     check_images(model, valid, "validation data")
-    if valid.endless or len(valid) == 0:
-        raise InputError("the validation data is empty or endless; training needs a finite held-out split.")
-    if config.schedule == "plateau" and train.endless and not config.epoch_size:
-        raise InputError("endless data has no epochs; set epoch_size for the plateau schedule.")
+    finite = not valid.endless and len(valid) > 0
+    require(finite, "the validation data is empty or endless; training needs a finite held-out split.")
+    epochs = config.schedule == "cosine" or not train.endless or config.epoch_size > 0
+    require(epochs, "endless data has no epochs; set epoch_size for the plateau schedule.")

@@ -8,9 +8,10 @@ killed run goes on from there.
 import json
 import math
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +20,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from tqdm import tqdm
 
 from aquamam.checkpoints.checkpoint import build, save_model
 from aquamam.data.augment import augmentation
 from aquamam.data.base import Batch, RotationDataset
 from aquamam.data.labels import draw_labels
-from aquamam.data.stream import Stream, one_pass
-from aquamam.errors import InputError
+from aquamam.data.stream import Stream
+from aquamam.errors import InputError, require
 from aquamam.network.layers import BatchNorm
 from aquamam.network.model import RotationModel
 from aquamam.posterior.calibration import Calibration
 from aquamam.training.config import TrainConfig
-from aquamam.training.display import Display
 from aquamam.training.distributed import Loss
+from aquamam.training.held_out import held_out
 from aquamam.training.optim import make_optimizers, optimizer_tensors, precision_on, restore_optimizers
 from aquamam.training.pyramid import add_pyramids, folded
 from aquamam.training.runfolder import Progress, RunFolder
 from aquamam.training.start import check_data, fingerprint, inherited
 
 MOST_UNREADABLE = 0.01  # share of images that may be skipped before a run stops
-
-
-class TrainingStopped(InputError):
-    """Training cannot go on; the last good checkpoint is on disk."""
 
 
 class Trainer:
@@ -61,11 +59,12 @@ class Trainer:
         quiet: bool = False,
     ):
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        if config.batch_size % self.world:
-            raise InputError(f"batch_size must be a multiple of the {self.world} processes, got {config.batch_size}.")
+        rule = f"batch_size must be a multiple of the {self.world} processes"
+        require(config.batch_size % self.world == 0, f"{rule}, got {config.batch_size}.")
         self.config, self.train_data, self.valid_data, self.out = config, train, valid, Path(out)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.quiet, self.progress = quiet or self.rank > 0, Progress()
+        self.recent: deque[float] = deque(maxlen=20)  # log-likelihoods of training batches
         torch.manual_seed(config.seed)
         self.model = build(kind, model_config).to(self.device)
         check_data(self.model.config, config, train, valid)
@@ -84,8 +83,9 @@ class Trainer:
         fused = [] if self.device.type == "cpu" else [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
         self.attention = [*fused, SDPBackend.MATH]
         self.optimizers = make_optimizers(self.model, config, self.precision)
+        self.described = json.loads(json.dumps(train.describe(), default=str))
         identity = {"kind": kind, "model": self.model.config.to_dict(), "train": config.to_dict()}
-        self.folder = RunFolder(self.out, {**identity, "data": {**train.describe(), **fingerprint(train)}})
+        self.folder = RunFolder(self.out, {**identity, "data": {**self.described, **fingerprint(train)}})
         self.stream = Stream(
             dataset=train,
             batch_size=config.batch_size // self.world,
@@ -116,37 +116,47 @@ class Trainer:
         progress = self.progress
         if progress.finished:
             return progress
+        interval = self.config.validate_every
+        if self.config.schedule == "plateau":  # an epoch
+            examples = self.config.epoch_size if self.train_data.endless else len(self.train_data)
+            interval = max(1, examples // self.config.batch_size)
         saved = tick = time.monotonic()
-        display = Display(self.config, progress, self.quiet, poses=getattr(self.model.config, "pose", False))
+        done = round(100 * self._share())  # of the schedule
+        bar = tqdm(total=100, initial=done, unit="%", disable=self.quiet or None, dynamic_ncols=True)
         batches = self.stream.batches(start=progress.step)
         try:
-            for batch in batches:
-                self._count_unreadable(batch, display)
+            while not progress.finished:
+                batch = next(batches)
+                self._count_unreadable(batch)
                 loss = self._step(batch)
                 progress.step += 1
                 progress.images += len(batch) * self.world
                 now = time.monotonic()
                 progress.elapsed = self._clock(progress.elapsed + now - tick)
                 tick = now
-                if progress.step % 10 == 0:
-                    display.step(-float(loss))
-                done = self._share() >= 1.0
-                if done or progress.step % self._validation_interval() == 0:
+                progress.finished = self._share() >= 1.0
+                validating = progress.finished or progress.step % interval == 0
+                if validating or progress.step % 10 == 0:
+                    self.recent.append(-float(loss))
+                    rates = f"best valid {progress.best:.3f}, {progress.images / progress.elapsed:.0f} img/s"
+                    told = f"step {progress.step:,}, LL {np.mean(self.recent):.3f}, {rates}"
+                    bar.set_postfix_str(told, refresh=False)
+                    bar.update(round(100 * self._share()) - bar.n)
+                if validating:
                     log_likelihood = self.validate()
-                    train = float(np.mean(display.recent)) if display.recent else -float(loss)
-                    done = self._after_validation(log_likelihood, train, display) or done
+                    progress.finished |= self._after_validation(log_likelihood)
                     if on_validation:
                         on_validation(progress, log_likelihood)
                     tick = time.monotonic()  # validation is not counted against the budget of training
-                progress.finished = done
-                if done or time.monotonic() - saved > self.config.checkpoint_seconds:
+                if progress.finished or time.monotonic() - saved > self.config.checkpoint_seconds:
                     self.save()
                     saved = time.monotonic()
-                if done:
-                    break
+        except OSError as error:  # a full disk or a lost folder; files are written whole or not at all
+            told = f"training stopped at step {progress.step} ({error})"
+            raise InputError(f"{told}; what is in {self.out} is whole: run the same command again.") from error
         finally:
             batches.close()  # type: ignore[attr-defined]
-            display.close()
+            bar.close()
         return progress
 
     def _step(self, batch: Batch) -> Tensor:
@@ -168,12 +178,13 @@ class Trainer:
         generator = torch.Generator(device=self.device).manual_seed(seed)
         half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16)
         with half, sdpa_kernel(self.attention):
-            loss = self.loss(batch.images, q, batch.windows, weights, config.label_width(share), generator)
+            options = {"window": batch.windows, "smoothing": config.label_width(share), "generator": generator}
+            loss = self.loss(batch.images, q, weights=weights, **options)
         self.model.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
         if not torch.isfinite(loss) or not torch.isfinite(norm):
-            raise TrainingStopped(
+            raise InputError(
                 f"the loss or its gradient is not finite at step {step} (loss {float(loss.detach()):.4g}); "
                 f"the last good checkpoint is in {self.out}; try a lower lr than {config.lr:g}."
             )
@@ -195,8 +206,7 @@ class Trainer:
         total = torch.zeros(2, dtype=torch.float64, device=self.device)
         limit = min(self.config.validation_size, len(self.valid_data))
         size = min(256, math.ceil(limit / self.world))
-        for batch in one_pass(self.valid_data, size, rank=self.rank, world=self.world, limit=limit, unreadable="skip"):
-            batch = batch.to(self.device)
+        for batch in held_out(self.average, self.valid_data, size, limit=limit, rank=self.rank, world=self.world):
             log_p = self.average(batch.images).log_prob(batch.rotations.transpose(0, 1)).double()
             real = torch.arange(log_p.shape[0], device=self.device)[:, None] < batch.counts
             total[0] += ((log_p * real).sum(0) / batch.counts).sum()
@@ -205,14 +215,19 @@ class Trainer:
             dist.all_reduce(total)
         return float(total[0] / total[1])
 
-    def _after_validation(self, log_likelihood: float, train: float, display: Display) -> bool:
+    def _say(self, line: str) -> None:
+        """A line above the bar."""
+        if not self.quiet:
+            tqdm.write(line, file=sys.stderr)
+
+    def _after_validation(self, log_likelihood: float) -> bool:
         """Log, keep the best, and for the plateau schedule halve the rate or stop: whether to stop."""
         progress, plateau = self.progress, self.config.schedule == "plateau"
         improved = progress.improved(log_likelihood)
         stop = plateau and progress.bad_epochs >= self.config.patience and progress.halve()
         if self.rank:
             return stop
-        ceiling = getattr(getattr(self.average, "cells", None), "ceiling", None)
+        train, ceiling = float(np.mean(self.recent)), getattr(getattr(self.average, "cells", None), "ceiling", None)
         record = {
             "step": progress.step,
             "images": progress.images,
@@ -223,11 +238,13 @@ class Trainer:
             "smoothing": self.config.label_width(self._share()),
             "ceiling": ceiling,
         }
-        with self._saying_what_to_do():
-            self.folder.log(record)
-            for name in ("best", "last") if improved else ("last",):
-                save_model(folded(self.average), self.out / f"{name}.safetensors", self._info(log_likelihood))
-        display.validated(log_likelihood, train, ceiling)
+        self.folder.log(record)
+        plain, info = folded(self.average), self._info(log_likelihood)
+        for name in ("best", "last") if improved else ("last",):
+            save_model(plain, self.out / f"{name}.safetensors", info)
+        trained = "train, poses included," if getattr(self.model.config, "pose", False) else "train"  # its loss is of
+        line = f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  LL valid {log_likelihood:7.3f}  "
+        self._say(line + f"{trained} {train:7.3f}" + (f"  ceiling {ceiling:.2f}" if ceiling else ""))
         return stop
 
     # State.
@@ -236,31 +253,23 @@ class Trainer:
         """Write the whole state. Only rank 0 writes."""
         if self.rank > 0:
             return
-        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
-        tensors |= {f"optimizer.{k}": v for k, v in optimizer_tensors(self.model, self.optimizers).items()}
-        with self._saying_what_to_do():
-            self.folder.save(tensors, self.progress)
-
-    @contextmanager
-    def _saying_what_to_do(self) -> Iterator[None]:
-        """A full disk or a lost folder: files are written whole or not at all, so the last ones are good."""
-        try:
-            yield
-        except OSError as error:
-            raise TrainingStopped(
-                f"{self.out} cannot be written at step {self.progress.step} ({error.strerror or error}); what was "
-                "saved before is whole: make room and run the same command again."
-            ) from error
+        parts = {"model": self.model.state_dict(), "average": self.average.state_dict()}
+        parts["optimizer"] = optimizer_tensors(self.model, self.optimizers)
+        tensors = {f"{part}.{name}": value for part, state in parts.items() for name, value in state.items()}
+        self.folder.save(tensors, self.progress)
 
     def resume(self) -> None:
         """Take up the state in the run's folder, if there is one."""
         found = self.folder.load()
         if found is not None:
             tensors, self.progress = found
-            self.model.load_state_dict(_part(tensors, "model."))
-            self.average.load_state_dict(_part(tensors, "average."))
-            restore_optimizers(self.model, self.optimizers, _part(tensors, "optimizer."))
+            parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}}
+            for key, value in tensors.items():
+                part, _, name = key.partition(".")
+                parts[part][name] = value
+            self.model.load_state_dict(parts["model"])
+            self.average.load_state_dict(parts["average"])
+            restore_optimizers(self.model, self.optimizers, parts["optimizer"])
             self._inherit()
         if self.rank == 0:
             self.folder.trim_log(self.progress.step)
@@ -283,20 +292,15 @@ class Trainer:
         dist.broadcast(shared, 0)
         return float(shared)
 
-    def _validation_interval(self) -> int:
-        config, data = self.config, self.train_data
-        epoch = max(1, (config.epoch_size if data.endless else len(data)) // config.batch_size)
-        return config.validate_every if config.schedule == "cosine" else epoch
-
-    def _count_unreadable(self, batch: Batch, display: Display) -> None:
+    def _count_unreadable(self, batch: Batch) -> None:
         progress = self.progress
         if not batch.unreadable:
             return
         progress.skipped += len(batch.unreadable)
         progress.skipped_names = [*progress.skipped_names, *batch.unreadable][-20:]
-        display.say(f"skipped {batch.unreadable[0]}")
+        self._say(f"skipped {batch.unreadable[0]}")
         if progress.skipped > MOST_UNREADABLE * max(progress.images + len(batch), 1000):
-            raise TrainingStopped(
+            raise InputError(
                 f"more than {MOST_UNREADABLE:.0%} of the images cannot be read ({progress.skipped} so far, last "
                 f"{batch.unreadable[-1]}); repair the data set and run again."
             )
@@ -309,12 +313,8 @@ class Trainer:
             "steps": progress.step,
             "images_seen": progress.images,
             "hours": round(progress.elapsed / 3600, 3),
-            "data": json.loads(json.dumps(self.train_data.describe(), default=str)),
+            "data": self.described,
             "classes": list(self.train_data.classes),
             "training": self.config.to_dict(),
             **progress.inherited.get("info", {}),
         }
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
