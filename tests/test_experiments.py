@@ -210,7 +210,8 @@ def test_reproduce_toy_judges_all_systems_by_one_test(small, pairs, tmp_path, pr
 def test_the_papers_scale_is_told_as_no_reduction():
     assert not any(toy.SCALES["paper"].reduced(name) for name in toy.NAMES)
     assert all(toy.SCALES["cpu"].reduced(name) for name in toy.NAMES)
-    assert replace(toy.SCALES["paper"], level=4).reduced("ipdf")
+    paper = toy.SCALES["paper"]
+    assert replace(paper, grid=replace(paper.grid, level=4)).reduced("ipdf")
 
 
 def test_reproduce_mog_draws_the_appendix(small, tmp_path, prints):

@@ -55,7 +55,7 @@ class MoebiusCoupling(nn.Module):
             self.net.out.bias.mul_(0.1)
 
     def context(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch width"]:
-        return self.net.context(features)
+        return self.net.image(features)
 
     def _circle(self, q: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Weights and the real and imaginary parts of the ω, (*, K) each."""

@@ -133,7 +133,8 @@ def experiments(args: argparse.Namespace) -> dict[str, Callable[[Path], dict[str
     def scale() -> Any:
         of, changed = toy.SCALES[args.scale], given("seed", steps="other_steps")
         ipdf, mog = replace(of.ipdf, **changed), replace(of.mog, **changed)
-        return replace(of, aquamam=recipe(), ipdf=ipdf, mog=mog, **given("negatives", "level"))
+        grid = replace(of.grid, **given("negatives", "level"))
+        return replace(of, aquamam=recipe(), ipdf=ipdf, mog=mog, grid=grid)
 
     shown = ("images", "seed", "model", "mesh", "ipdf", "grid_images", "level")
     return {

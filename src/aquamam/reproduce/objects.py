@@ -5,6 +5,7 @@ judged on some of the same images.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tqdm import tqdm
 from aquamam.baselines.ipdf import IPDF
 from aquamam.checkpoints.checkpoint import load, resolve
 from aquamam.data.renders import RenderedDataset
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.evaluation.metrics import rotation_error
 from aquamam.fit.part import open_part, placed
@@ -25,6 +26,7 @@ from aquamam.geometry.rotations import rotvec_to_quat
 from aquamam.network.model import RotationModel
 from aquamam.plotting import ball, make_cloud, save
 from aquamam.rendering.known import KnownObject
+from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 from aquamam.reproduce.report import finish
@@ -66,16 +68,14 @@ def run(
     renders with a grid of that level.
     """
     path = resolve(model or f"{name}-{'plain' if mesh is None else 'paper'}")
-    network = load(path)
-    shown, stored = shown_object(name, mesh), (network.info.get("data") or {}).get("settings")
-    check_object(path, network, shown)
-    config = network.config.to_dict()
-    settings = RenderSettings() if stored is None else RenderSettings.from_dict(stored)
-    known = replace(shown, settings=replace(settings, size=config.get("image_size", 224)))
-    thing = solid(name) if mesh is None else known.mesh
-    groups = None if mesh is None else {known.mesh.name: network.symmetry}
+    network, shown = load(path), shown_mesh(name, mesh)
+    told, config = network.info.get("data") or {}, network.config.to_dict()
+    check_object(path, told.get("objects", ()), name, shown)
+    settings = replace(RenderSettings.from_dict(told.get("settings") or {}), size=config.get("image_size", 224))
+    known = KnownObject(name=name, mesh=shown, settings=settings)
+    groups = None if mesh is None else {shown.name: network.symmetry}
     drawn: dict[str, Any] = {"seed": SEED + seed, "split": "test", "length": images, "symmetries": groups}
-    dataset = RenderedDataset(thing, known.settings, lookalikes=mesh is not None, **drawn)
+    dataset = RenderedDataset(solid(name) if mesh is None else shown, settings, lookalikes=mesh is not None, **drawn)
     evaluation = evaluate(network, dataset, seed=seed, threads=1)
     found = evaluation.to_dict()
     result = {
@@ -83,7 +83,7 @@ def run(
         "ceiling": math.inf if found["ceiling"] is None else found["ceiling"],
         "object": "our own object" if mesh is None else f"the paper's {Path(mesh).name}",
         **{"verdict": evaluation.verdict, "kind": network.kind, "config": config},
-        **{"parameters": network.parameter_count, "image_size": known.settings.size},
+        **{"parameters": network.parameter_count, "image_size": settings.size},
         **{"samples": evaluation.samples, "seed": seed, "measure": "pi^2"},
         "views": [draw_view(out / file, network, known, *how, seed=seed) for file, *how in VIEWS[name]],
     }
@@ -94,22 +94,21 @@ def run(
     return finish(out, name, result, parts)
 
 
-def shown_object(name: str, mesh: str | None) -> KnownObject:
+def shown_mesh(name: str, file: str | None) -> Mesh:
     """Our own solid, or the mesh of a file, placed as `aquamam fit` renders it."""
-    if mesh is None:
-        return KnownObject(name=name, mesh=solid(name).mesh, settings=RenderSettings())
-    whole = open_part(mesh)
-    return KnownObject(name=name, mesh=placed(whole, find_symmetries(whole))[0], settings=RenderSettings())
+    if file is None:
+        return solid(name).mesh
+    whole = open_part(file)
+    return placed(whole, find_symmetries(whole))[0]
 
 
-def check_object(path: Path, network: RotationModel, shown: KnownObject) -> None:
+def check_object(path: Path, told: Iterable[Any], name: str, shown: Mesh) -> None:
     """Raise InputError if the model's description says that it was trained on something else."""
-    told = [one for one in (network.info.get("data") or {}).get("objects", ()) if isinstance(one, dict)]
-    names, meshes = [one.get("name") for one in told], [one.get("mesh") for one in told]
-    same = meshes == [shown.mesh.hash] if all(meshes) else names == [shown.name]
-    if told and not same:
-        seen = f"{path} was trained on {', '.join(map(str, names))}"
-        raise InputError(f"{seen}, not on the {shown.name} that is shown; give another --model or --mesh.")
+    trained = [one for one in told if isinstance(one, dict)]
+    names, meshes = [one.get("name") for one in trained], [one.get("mesh") for one in trained]
+    same = meshes == [shown.hash] if all(meshes) else names == [name]
+    seen = f"{path} was trained on {', '.join(map(str, names))}"
+    require(same or not trained, f"{seen}, not on the {name} that is shown; give another --model or --mesh.")
 
 
 def draw_view(

@@ -29,7 +29,6 @@ STYLE: Any = {
     **{"font.size": 11, "axes.titlesize": 12, "axes.edgecolor": BLACK, "legend.frameon": False, "figure.dpi": 150},
     **{"axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True},
 }
-COLUMNS = ("what", "here", "paper", "ceiling")
 
 
 @contextmanager
@@ -60,7 +59,7 @@ def fill(name: str, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
         for line in texts[titles[part]].format_map(values).splitlines():
             if line.startswith("| "):
                 cells = [cell.strip() for cell in line.strip("| ").split("|")]
-                section["rows"].append(dict(zip(COLUMNS, [*cells, "", ""])))
+                section["rows"].append(dict(zip(("what", "here", "paper", "ceiling"), [*cells, "", ""])))
             elif line.startswith("!["):
                 caption, file = line[2:-1].split("](")
                 section["figures"].append({"file": file, "caption": caption})
@@ -85,11 +84,9 @@ def to_html(section: dict[str, Any], folder: Path) -> str:
 
 
 def _html_table(rows: list[dict[str, str]]) -> str:
-    shown = ("what", "paper", "here", "ceiling")
-    lines = ["".join(f"<th>{name if name != 'what' else ''}</th>" for name in shown)]
-    lines += ["".join(f"<td>{escape(row[name])}</td>" for name in shown) for row in rows]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="card scroll"><table class=words>{body}</table></div>'
+    lines = ["<th></th><th>paper</th><th>here</th><th>ceiling</th>"]
+    lines += ["".join(f"<td>{escape(row[name])}</td>" for name in ("what", "paper", "here", "ceiling")) for row in rows]
+    return f'<div class="card scroll"><table class=words><tr>{"</tr><tr>".join(lines)}</tr></table></div>'
 
 
 def _write_page(path: Path, title: str, body: list[str]) -> None:
