@@ -137,11 +137,10 @@ class RotationFlow(Baseline):
 
     def __init__(self, config: FlowConfig):
         super().__init__(config)
-        maps: list[nn.Module] = [QuaternionAffine(config.features)]
+        self.maps = nn.ModuleList([QuaternionAffine(config.features)])
         for i in range(config.couplings):
-            maps.append(MoebiusCoupling(config.features, config.width, config.segments, i % 3))
-            maps.append(QuaternionAffine(config.features))
-        self.maps = nn.ModuleList(maps)
+            self.maps.append(MoebiusCoupling(config.features, config.width, config.segments, i % 3))
+            self.maps.append(QuaternionAffine(config.features))
 
     def posterior(self, images: ImageInput) -> "FlowPosterior":
         features = self.encoder(images)

@@ -61,12 +61,10 @@ def log_euler_density(q: Tensor, mean: Angles, concentration: Angles, euler: str
 
 
 class VonMisesMixture(MixturePosterior):
+    """Components of centres, which are angles, and concentrations, (batch, components, 3) each."""
+
     def __init__(
-        self,
-        log_weight: Float[Tensor, "batch components"],
-        centre: Float[Tensor, "batch components 3"],
-        concentration: Float[Tensor, "batch components 3"],
-        euler: str,
+        self, log_weight: Float[Tensor, "batch components"], centre: Angles, concentration: Angles, euler: str
     ):
         super().__init__(log_weight, centre, concentration)
         self.centre, self.concentration, self.euler = centre, concentration, euler

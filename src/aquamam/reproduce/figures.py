@@ -48,10 +48,10 @@ def unimodal(out: Path, *, seed: int = 0, steps: int = 600) -> dict[str, Any]:
     q = two_rotations()
     posterior = fit_bingham(q, steps, seed)
     estimate = posterior.mode[0].double()
-    between = torch.rad2deg(geodesic_angle(q, estimate)).tolist()
     log_p = posterior.log_prob(torch.stack([*q, estimate])[:, None])[:, 0].tolist()
     result = {
-        **{"rotations_xyzw": q.tolist(), "estimate_xyzw": estimate.tolist(), "angle_from_estimate_deg": between},
+        **{"rotations_xyzw": q.tolist(), "estimate_xyzw": estimate.tolist()},
+        "angle_from_estimate_deg": torch.rad2deg(geodesic_angle(q, estimate)).tolist(),
         "angle_between_deg": math.degrees(geodesic_angle(q[0], q[1])),
         "angle_to_closed_form_deg": math.degrees(geodesic_angle(estimate, chordal_mean(q))),
         **{"log_density_of_rotations": log_p[:2], "log_density_of_estimate": log_p[2]},
@@ -62,7 +62,7 @@ def unimodal(out: Path, *, seed: int = 0, steps: int = 600) -> dict[str, Any]:
     names = ("$R_0$: the identity", "$R_1$: in the data", "$R_2$: in the data", r"$\widehat{R}$: the estimate")
     place = torch.linspace(-0.35, 1.35, 241, dtype=torch.float64)
     density = posterior.log_prob(slerp(q[0], q[1], place)[:, None])[:, 0].exp()
-    with drawing(out / "unimodal.png", 11, 5.4) as figure:
+    with drawing(out / "unimodal.png", 11.0, 5.4) as figure:
         grid = figure.add_gridspec(2, 4, height_ratios=[1.55, 1])
         for column, (name, picture) in enumerate(zip(names, pictures)):
             axis = figure.add_subplot(grid[0, column], xticks=[], yticks=[])
@@ -130,7 +130,7 @@ def hemisphere(out: Path, *, seed: int = 0) -> dict[str, Any]:
 def draw_hemisphere(path: Path, points: np.ndarray, density: np.ndarray) -> None:
     """Three panels: points on the hemisphere, on the disk, and their densities."""
     dots: Any = {"c": points[:, 2], "cmap": "viridis", "vmin": 0, "vmax": 1, "s": 9, "lw": 0}
-    with drawing(path, 12, 4) as figure:
+    with drawing(path, 12.0, 4.0) as figure:
         figure.set_layout_engine("constrained", wspace=0.07)
         grid = figure.add_gridspec(1, 3, width_ratios=[1.2, 1, 1.3])
         ball: Any = figure.add_subplot(grid[0], projection="3d")
@@ -184,7 +184,7 @@ def constraint(out: Path) -> dict[str, Any]:
     first, bins = 0.7, 10
     rows, room = bins_of_next(first, bins), math.sqrt(1 - first**2)
     top = max(1 / row["width"] for row in rows if row["width"])
-    with drawing(out / "constraint.png", 11, 4.4) as figure:
+    with drawing(out / "constraint.png", 11.0, 4.4) as figure:
         left, right = figure.subplots(1, 2, width_ratios=[1, 1.9])
         angle = np.linspace(0, np.pi / 2, 200)
         left.plot(np.cos(angle), np.sin(angle), color=BLACK, lw=1.6)

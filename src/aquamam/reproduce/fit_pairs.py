@@ -81,13 +81,9 @@ class Pairs:
         weight[row, drawn % self.categories] = torch.from_numpy(counts / size)
         return Pairs(self.q[rows], weight)
 
-    def log_factor(self, cells: Cells) -> Float[Tensor, "pairs"]:
-        """What `log_prob` adds to the log-probabilities of the real pairs' sentences."""
-        point = cells.chart.split(self.q[self.real])
-        return cells.log_factor(point, cells.locate(point))
-
-    def ceiling(self, cells: Cells) -> float:
-        """The largest mean log-probability of sentences: each token's best distribution given what a network sees."""
+    def ceilings(self, cells: Cells) -> tuple[float, float]:
+        """The largest mean log-probability of sentences, each token's best distribution given what a network sees, and
+        the largest mean log density."""
         weight, category = self.weight[self.real], self.real.nonzero()[:, 1]
         point = cells.chart.split(self.q[self.real])
         cell = cells.locate(point)
@@ -100,7 +96,8 @@ class Pairs:
             return (same.double() @ weight).log()
 
         tokens = sum(log_mass(after) - log_mass(before) for before, after in ((1, 3), (4, 5), (6, 7)))
-        return float((weight * tokens).sum())
+        sentence = float((weight * tokens).sum())
+        return sentence, sentence + float((weight * cells.log_factor(point, cell)).sum())
 
 
 def sentence_log_probs(model: AQuaMaM, pairs: Pairs) -> Float[Tensor, "pairs"]:

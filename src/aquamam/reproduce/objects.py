@@ -5,6 +5,7 @@ judged on some of the same images.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from aquamam.errors import InputError, require
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.evaluation.metrics import rotation_error
 from aquamam.fit.part import open_part, placed
-from aquamam.geometry.grid import grid_size
+from aquamam.geometry.grid import cell_volume, grid_size
 from aquamam.geometry.rotations import rotvec_to_quat
 from aquamam.network.model import RotationModel
 from aquamam.plotting import ball, make_cloud, save
@@ -35,9 +36,8 @@ from aquamam.shape.symmetries import find_symmetries
 SEED = 77_000  # of held-out renders, far from any training seed
 KEPT = (
     *("images", "mean_log_likelihood", "log_likelihood_se", "mean_error_deg", "median_error_deg", "acc15", "acc30"),
-    *("spread_deg", "strategies", "symmetries", "throughput"),
+    *("spread_deg", "strategies", "symmetries", "throughput", "samples", "seed", "measure"),
 )
-
 
 # file, rotation vector (radians), samples and uniform rotations of the ball
 VIEWS: dict[str, list[tuple[str, Any, int, int]]] = {
@@ -80,11 +80,10 @@ def run(
     found = evaluation.to_dict()
     result = {
         **{key: found[key] for key in KEPT},
-        "ceiling": math.inf if found["ceiling"] is None else found["ceiling"],
+        "ceiling": evaluation.ceiling,
         "object": "our own object" if mesh is None else f"the paper's {Path(mesh).name}",
         **{"verdict": evaluation.verdict, "kind": network.kind, "config": config},
         **{"parameters": network.parameter_count, "image_size": settings.size},
-        **{"samples": evaluation.samples, "seed": seed, "measure": "pi^2"},
         "views": [draw_view(out / file, network, known, *how, seed=seed) for file, *how in VIEWS[name]],
     }
     parts = {name: result}
@@ -134,7 +133,7 @@ def beside_ipdf(network: RotationModel, ipdf: str, data: RenderedDataset, images
     other, group = load(ipdf), network.symmetry
     if not isinstance(other, IPDF):
         raise InputError(f"--ipdf must be a checkpoint of IPDF, got a model of the kind {other.kind}; see --model.")
-    columns: dict[str, list[float]] = {f"{who}_{what}": [] for who in ("ipdf", "ours") for what in ("ll", "error")}
+    columns = defaultdict[str, list[float]](list)
     for i in tqdm(range(images), desc="IPDF's grid", unit="img", disable=None):
         batch = data.batch([i])
         truth = batch.rotations[0, :1]
@@ -143,9 +142,9 @@ def beside_ipdf(network: RotationModel, ipdf: str, data: RenderedDataset, images
             columns[f"{who}_ll"].append(float(posterior.log_prob(truth[None].float())))
             error = rotation_error(posterior.mode[0].double(), truth.double(), group)
             columns[f"{who}_error"].append(math.degrees(float(error)))
-    values = {name: torch.tensor(column, dtype=torch.float64) for name, column in columns.items()}
-    means = {name: float(column.mean()) for name, column in values.items()}
-    errors = {f"{name}_se": float(column.std()) / images**0.5 if images > 1 else 0.0 for name, column in values.items()}
+    result = {"images": images, "grid": grid_size(level), "ceiling": -math.log(cell_volume(level))}
+    for name, column in columns.items():
+        values = torch.tensor(column, dtype=torch.float64)
+        result |= {name: float(values.mean()), f"{name}_se": float(values.std()) / images**0.5 if images > 1 else 0.0}
     hours = {f"{who}_hours": one.info.get("hours") or 0.0 for who, one in (("ipdf", other), ("ours", network))}
-    size = {"images": images, "grid": grid_size(level), "ceiling": math.log(grid_size(level) / math.pi**2)}
-    return {**means, **errors, **hours, **size, "parameters": other.parameter_count}
+    return {**result, **hours, "parameters": other.parameter_count}

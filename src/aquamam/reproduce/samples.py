@@ -47,9 +47,10 @@ def draw(posterior: RotationDistribution, pairs: Pairs, count: int, seed: int) -
     bar = tqdm(kept.split(200), desc="sample", unit="part", disable=None)
     drawn = [posterior.sentences(len(part), generator=generator) for part in bar]
     chart, cell = torch.cat([part.chart for part in drawn])[kept], torch.cat([part.cell for part in drawn])[kept]
-    cells, truth = posterior.cells, posterior.cells.chart.split(pairs.q)
-    same = (cells.locate(truth)[:, category] == cell).all(-1) & (truth.chart[:, category] == chart)
+    truth, _ = posterior._cell(pairs.q)
+    same = (truth[:, category] == torch.cat([chart[:, None], cell], -1)).all(-1)
     right = (same & pairs.real[:, category]).any(0)
+    cells = posterior.cells
     return Drawn(category, cells.chart.join(chart, cells.uniform(cell, generator)), ~right)
 
 
@@ -89,11 +90,9 @@ def verdict(viewpoints: list[dict[str, Any]]) -> str:
     rows = [row for row in viewpoints if len(row["counts"]) > 1]
     worst = max(rows, key=lambda row: row["total_variation"] / max(row["total_variation_of_truth"], 1e-12))
     failed = sum(row["p_value"] < 0.001 for row in rows)
-    told = (
-        "has a total variation of {total_variation:.3f} where sampling the truth gives {total_variation_of_truth:.3f}"
-    )
     test = f"{failed} of {len(rows)} viewpoints with several rotations fail the chi-square test at p < 0.001"
-    return f"{test}; the worst, viewpoint {worst['viewpoint']}, {told.format_map(worst)}"
+    found = "the worst, viewpoint {viewpoint}, has a total variation of {total_variation:.3f}".format_map(worst)
+    return f"{test}; {found} where sampling the truth gives {worst['total_variation_of_truth']:.3f}"
 
 
 def draw_shares(path: Path, system: str, viewpoints: list[dict[str, Any]]) -> None:

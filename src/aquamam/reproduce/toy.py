@@ -97,13 +97,9 @@ def run_system(system: str, pairs: Pairs, out: Path, scale: Scale, samples: int,
 
 def of_sentences(model: AQuaMaM, pairs: Pairs) -> tuple[dict[str, Any], RotationDistribution]:
     """AQuaMaM's likelihood, and what bounds it."""
-    posterior, sentence = model.posterior(torch.arange(pairs.categories)), pairs.ceiling(model.cells)
-    return {
-        "log_likelihood": pairs.mean(posterior.log_prob(pairs.q)),
-        "ceiling": sentence + float((pairs.weight[pairs.real] * pairs.log_factor(model.cells)).sum()),
-        "least_training_loss": -sentence,
-        "bins": model.config.bins,
-    }, posterior
+    posterior, (sentence, ceiling) = model.posterior(torch.arange(pairs.categories)), pairs.ceilings(model.cells)
+    values = {"log_likelihood": pairs.mean(posterior.log_prob(pairs.q)), "ceiling": ceiling}
+    return {**values, "least_training_loss": -sentence, "bins": model.config.bins}, posterior
 
 
 def on_grids(model: IPDF, pairs: Pairs) -> tuple[dict[str, Any], RotationDistribution]:
