@@ -41,7 +41,7 @@ def test_scores_of_1000_rotations_agree_on_all_paths(generator):
     model = tiny(level=2)
     q = torch.cat([random_quat((1000,), generator=generator, dtype=torch.float64), so3_grid(2)[:200]])
     images = torch.arange(2)
-    context = model.net.context(model.encoder(images))
+    context = model.net.image(model.encoder(images))
     trained = model.scores(context, q[:, None].expand(-1, 2, 4).float())
     shared = model.scores(context, q[:, None])
     plain = torch.stack([plain_scores(model, image, q) for image in (0, 1)], -1)
@@ -116,7 +116,7 @@ def test_loss_is_negative_sampling(shared, generator, monkeypatch):
         return model.loss(images, q, generator=torch.Generator().manual_seed(7))
 
     drawn = random_quat((100, 1 if shared else 3), generator=torch.Generator().manual_seed(7)).expand(100, 3, 4)
-    context = model.net.context(model.encoder(images))
+    context = model.net.image(model.encoder(images))
     true, others = model.scores(context, q), model.scores(context, drawn)
     rows = [torch.cat([true[r : r + 1], others]).log_softmax(0)[0] for r in range(2)]
     expected = -(torch.stack(rows) - math.log(math.pi**2 / 101)).mean()

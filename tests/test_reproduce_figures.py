@@ -139,7 +139,7 @@ def test_reproduce_cylinder_evaluates_and_draws_a_checkpoint(tmp_path, prints, r
 def test_reproduce_die_shows_the_papers_mesh_and_ipdf_on_the_same_renders(tmp_path, prints, refuses):
     mesh, ours, other = tmp_path / "cube.stl", tmp_path / "ours.safetensors", tmp_path / "ipdf.safetensors"
     trimesh.creation.box((1, 2, 3)).export(mesh)
-    shown = {"name": "cube", "mesh": objects.shown_object("die", str(mesh)).mesh.hash}
+    shown = {"name": "cube", "mesh": objects.shown_mesh("die", str(mesh)).hash}
     save_model(tiny_model(image_size=32), ours, {"data": {"objects": [shown]}, "hours": 0.5})
     small = {"encoder": "stem", "image_size": 32, "stem": (4, 8), "stem_blocks": (0, 0), "width": 8}
     save_model(build("ipdf", {**small, "dim": 16, "heads": 2, "layers": 1, "hidden": 16}), other)

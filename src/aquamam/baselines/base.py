@@ -1,7 +1,8 @@
 """What the baselines have in common: an encoder, mixtures, and a climb where no formula gives the mode."""
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +12,11 @@ from torch import Tensor, nn
 from aquamam.baselines.encoder import Encoder, EncoderConfig
 from aquamam.geometry.directional import draw_category
 from aquamam.geometry.rotations import multiply, rotvec_to_quat
+from aquamam.network.images import ImageInput
 from aquamam.network.model import RotationModel
 from aquamam.posterior.distribution import Densities, Generator, RotationDistribution, Rotations
 
+MAX_CONCENTRATION = 1e8  # a spread of 0.01 degrees; beyond it float32 parameters cannot place a mode
 Quaternions = Float[Tensor, "batch 4"]
 
 
@@ -36,13 +39,10 @@ class ConditionedMLP(nn.Module):
         self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
         self.out = nn.Linear(width, outputs)
 
-    def context(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch width"]:
-        return self.image(features)
-
     def forward(
         self, context: Float[Tensor, "batch width"], query: Float[Tensor, "*rows inputs"]
     ) -> Float[Tensor, "... outputs"]:
-        """Queries (*, batch, inputs), or (*, 1, inputs) for queries that all images share."""
+        """From `image(features)` and queries (*, batch, inputs), or (*, 1, inputs) if all images share them."""
         x = F.relu(context + self.query(query), inplace=True)
         for layer in self.hidden:
             x = F.relu(layer(x), inplace=True)
@@ -56,6 +56,26 @@ def head(inputs: int, outputs: int, gain: float = 0.1) -> nn.Linear:
         linear.weight.mul_(gain)
         linear.bias.zero_()
     return linear
+
+
+class MixtureModel(Baseline):
+    """A linear head gives each component a weight, what says where it lies, and three log concentrations."""
+
+    places: ClassVar[tuple[int, ...]]  # sizes of what says where it lies
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        numbers = sum(self.places)
+        self.head = head(config.features, (1 + numbers + 3) * config.components)
+        with torch.no_grad():  # components start spread over all rotations, concentrations at 1
+            self.head.bias.view(config.components, -1)[:, 1 : 1 + numbers] = torch.randn(config.components, numbers)
+
+    def components(self, images: ImageInput) -> tuple[Tensor, ...]:
+        """Log weights, where the components lie, and concentrations, (batch, components, ...), float64."""
+        outputs = self.head(self.encoder(images)).unflatten(-1, (self.config.components, -1)).double()
+        weight, *places, log_concentration = outputs.split([1, *self.places, 3], -1)
+        concentration = log_concentration.clamp_max(math.log(MAX_CONCENTRATION)).exp()
+        return weight.squeeze(-1).log_softmax(-1), *places, concentration
 
 
 class MixturePosterior(RotationDistribution):

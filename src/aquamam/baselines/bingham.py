@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from aquamam.baselines.base import Baseline, MixturePosterior, head
+from aquamam.baselines.base import MAX_CONCENTRATION, MixtureModel, MixturePosterior
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.errors import require
 from aquamam.geometry.directional import log_bingham_constant, sample_bingham
@@ -26,7 +26,6 @@ from aquamam.network.images import ImageInput
 from aquamam.posterior.distribution import Densities, Generator, Images, Rotations
 
 Axes = Float[Tensor, "batch components 4"]
-MAX_CONCENTRATION = 1e8  # a spread of 0.01 degrees; beyond it float32 parameters cannot place a mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,25 +42,17 @@ class BinghamConfig(EncoderConfig):
         require(0 <= self.relaxation < 1, f"relaxation must lie in [0, 1), got {self.relaxation}.")
 
 
-class Bingham(Baseline):
-    """A linear head gives each component a weight, two quaternions and three log concentrations."""
+class Bingham(MixtureModel):
+    """Each component lies where two quaternions, left and right, say."""
 
     kind = "bingham"
+    places = (4, 4)
     config: BinghamConfig
 
-    def __init__(self, config: BinghamConfig):
-        super().__init__(config)
-        self.head = head(config.features, 12 * config.components)
-        with torch.no_grad():  # modes start spread over all rotations, concentrations at 1
-            self.head.bias.view(config.components, 12)[:, 1:9] = torch.randn(config.components, 8)
-
     def posterior(self, images: ImageInput) -> "BinghamMixture":
-        outputs = self.head(self.encoder(images)).unflatten(-1, (self.config.components, 12)).double()
-        weight, left, right, log_concentration = outputs.split([1, 4, 4, 3], -1)
-        concentration = log_concentration.clamp_max(math.log(MAX_CONCENTRATION)).exp()
-        z = torch.cat([-concentration, torch.zeros_like(concentration[..., :1])], -1)
-        left, right = F.normalize(left, dim=-1), F.normalize(right, dim=-1)
-        return BinghamMixture(weight.squeeze(-1).log_softmax(-1), left, right, z)
+        log_weight, left, right, concentration = self.components(images)
+        z = F.pad(-concentration, (0, 1))
+        return BinghamMixture(log_weight, F.normalize(left, dim=-1), F.normalize(right, dim=-1), z)
 
     def objective(self, images: ImageInput, q: Rotations, **options: Any) -> Densities:
         r"""The log-likelihood, or for winners $\ln w_k + (1 - ε) \ln p_k + \frac{ε}{K - 1} \sum_{j \ne k} \ln p_j$.

@@ -17,8 +17,7 @@ from aquamam.network.layers import Block, Trunk, normalise
 from aquamam.network.model import ModelConfig, embedding
 
 RESNET_FEATURES = 2048
-# of the pictures that ImageNet weights were trained on
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pictures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +89,8 @@ class PrefixEncoder(Trunk):
         self.start = nn.Parameter(torch.zeros(trunk.dim))
         self.position = nn.Parameter(torch.empty(trunk.prefix_tokens + 1, trunk.dim))
         nn.init.normal_(self.position, std=0.02)
-        self.blocks = nn.ModuleList(
-            Block(trunk.dim, trunk.heads, trunk.hidden, trunk.dropout) for _ in range(trunk.layers)
-        )
+        sizes = trunk.dim, trunk.heads, trunk.hidden, trunk.dropout
+        self.blocks = nn.ModuleList(Block(*sizes) for _ in range(trunk.layers))
         self.norm = nn.LayerNorm(trunk.dim)
 
     def forward(self, images: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
@@ -104,16 +102,15 @@ class Bottleneck(nn.Module):
 
     def __init__(self, channels_in: int, channels: int, stride: int):
         super().__init__()
-        wide = 4 * channels
+        wide, same = 4 * channels, stride == 1 and channels_in == 4 * channels
         self.conv1 = nn.Conv2d(channels_in, channels, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, stride, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
         self.conv3 = nn.Conv2d(channels, wide, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(wide)
-        self.downsample = nn.Sequential()
-        if stride > 1 or channels_in != wide:
-            self.downsample = nn.Sequential(nn.Conv2d(channels_in, wide, 1, stride, bias=False), nn.BatchNorm2d(wide))
+        fitting = [] if same else [nn.Conv2d(channels_in, wide, 1, stride, bias=False), nn.BatchNorm2d(wide)]
+        self.downsample = nn.Sequential(*fitting)
 
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch wide h w"]:
         y = F.relu(self.bn1(self.conv1(x)))
@@ -128,12 +125,9 @@ class ResNet50(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
-        channels_in = 64
-        for i, (channels, blocks) in enumerate(zip((64, 128, 256, 512), (3, 4, 6, 3)), 1):
-            stage = []
-            for block in range(blocks):
-                stage.append(Bottleneck(channels_in, channels, 2 if i > 1 and block == 0 else 1))
-                channels_in = 4 * channels
+        for i, (before, channels, blocks) in enumerate(((64, 64, 3), (256, 128, 4), (512, 256, 6), (1024, 512, 3)), 1):
+            stage = [Bottleneck(before, channels, 2 if i > 1 else 1)]
+            stage += [Bottleneck(4 * channels, channels, 1) for _ in range(blocks - 1)]
             self.add_module(f"layer{i}", nn.Sequential(*stage))
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -151,7 +145,7 @@ class ResNet50(nn.Module):
 
     def load_imagenet(self, path: str | os.PathLike[str]) -> None:
         """Read a torchvision-format weight file (`.pth` or `.safetensors`); the classifier in it is left out."""
-        path = Path(path)
+        path, own = Path(path), self.state_dict()
         require(path.is_file(), f"there is no weight file at {path}.")
         try:
             safe = path.suffix == ".safetensors"
@@ -159,9 +153,7 @@ class ResNet50(nn.Module):
             shapes = {name: tensor.shape for name, tensor in state.items()}
         except Exception as error:  # unpicklers and safetensors raise many kinds
             raise InputError(f"{path} is not a file of plain tensors; save a state_dict with torch.save.") from error
-        own = self.state_dict()
-        wrong = [name for name in own if shapes.get(name) != own[name].shape]
-        if wrong:
+        if wrong := [name for name in own if shapes.get(name) != own[name].shape]:
             told = f"{len(wrong)} of {len(own)} tensors are missing or of another shape, first {wrong[0]!r}"
             raise InputError(f"{path} is not a ResNet-50 in torchvision's format: {told}; try its resnet50-*.pth.")
         self.load_state_dict({name: state[name] for name in own})

@@ -55,7 +55,7 @@ class MoebiusCoupling(nn.Module):
             self.net.out.bias.mul_(0.1)
 
     def context(self, features: Float[Tensor, "batch features"]) -> Float[Tensor, "batch width"]:
-        return self.net.context(features)
+        return self.net.image(features)
 
     def _circle(self, q: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Weights and the real and imaginary parts of the ω, (*, K) each."""
@@ -137,11 +137,10 @@ class RotationFlow(Baseline):
 
     def __init__(self, config: FlowConfig):
         super().__init__(config)
-        maps: list[nn.Module] = [QuaternionAffine(config.features)]
+        self.maps = nn.ModuleList([QuaternionAffine(config.features)])
         for i in range(config.couplings):
-            maps.append(MoebiusCoupling(config.features, config.width, config.segments, i % 3))
-            maps.append(QuaternionAffine(config.features))
-        self.maps = nn.ModuleList(maps)
+            self.maps.append(MoebiusCoupling(config.features, config.width, config.segments, i % 3))
+            self.maps.append(QuaternionAffine(config.features))
 
     def posterior(self, images: ImageInput) -> "FlowPosterior":
         features = self.encoder(images)

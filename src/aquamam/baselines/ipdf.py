@@ -18,7 +18,7 @@ in pieces: memory does not grow with k.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -31,6 +31,7 @@ from aquamam.errors import require
 from aquamam.geometry.directional import draw_category, draw_uniform
 from aquamam.geometry.grid import cell_volume, grid_points, grid_size, random_in_cell, so3_grid_chunks
 from aquamam.geometry.rotations import (
+    LOG_UNIFORM,
     as_unit_quat,
     inverse,
     inverse_cdf,
@@ -44,7 +45,7 @@ from aquamam.posterior.distribution import CHUNK_FLOATS, Densities, Generator, I
 
 # Scores of one piece of the grid: 16,384 rows of 256 floats are 16 MB, which a processor's last cache nearly holds.
 ROWS_AT_ONCE = 2**14
-TRUTHS_AT_ONCE = 64  # rotations that share one walk over the grid when it is rotated to each of them
+TRUTHS_AT_ONCE = 64  # rotations that share one walk over the grid when it is turned to each of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +68,10 @@ class IPDFConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        steps = self.ascent_steps
-        near, shared = self.near_negatives, self.shared_negatives
+        near, shared, depth, steps = self.near_negatives, self.shared_negatives, self.depth, self.ascent_steps
         require(0 <= near < 1, f"near_negatives must be a share from 0 to less than 1, got {near}; try 0.5.")
         require(shared or not near, "near negatives are one set for the whole batch; set shared_negatives=true, too.")
-        require(min(self.depth, steps) >= 0, f"depth and ascent_steps must not be negative, got {self.depth}, {steps}.")
+        require(min(depth, steps) >= 0, f"depth and ascent_steps must not be negative, got {depth}, {steps}.")
         grid_size(self.level)
 
 
@@ -101,7 +101,7 @@ class IPDF(Baseline):
 
     def posterior(self, images: ImageInput, **options: Any) -> "IPDFPosterior":
         """The posterior, with other options (level, normaliser, samples, ascent_steps) than the config's if given."""
-        return IPDFPosterior(self, self.net.context(self.encoder(images)), replace(self.config, **options))
+        return IPDFPosterior(self, self.net.image(self.encoder(images)), replace(self.config, **options))
 
     def scores(
         self, context: Float[Tensor, "batch width"], q: Float[Tensor, "rotations images 4"], *, light: bool = False
@@ -120,19 +120,17 @@ class IPDF(Baseline):
 
         Uniform ones, $p = 1 / π^2$, are the paper's, drawn anew for each image and shared by its true rotations.
         """
-        context = self.net.context(self.encoder(images))
-        negatives, batch, unit = self.config.negatives, len(context), as_unit_quat(q)
+        context, unit = self.net.image(self.encoder(images)), as_unit_quat(q)
+        negatives, batch = self.config.negatives, len(context)
         true = self.scores(context, unit)
         if self.config.near_negatives:
             proposal = Proposal(unit.reshape(-1, 4).unique(dim=0), self.config.near_negatives)
             drawn = proposal.draw(negatives, generator)[:, None]
-            weight = -proposal.log_density(drawn[:, 0])[:, None].to(true)
-            own = -proposal.peak
+            weight, own = -proposal.log_density(drawn[:, 0])[:, None].to(true), -proposal.peak
         else:
             shape = (negatives, 1 if self.config.shared_negatives else batch)
             drawn = random_quat(shape, generator=generator, device=context.device)
-            own = 2 * math.log(math.pi)
-            weight = true.new_full((negatives, 1), own)
+            weight, own = true.new_full((negatives, 1), -LOG_UNIFORM), -LOG_UNIFORM
         rows = max(1, CHUNK_FLOATS // (2 * self.config.width * max(batch, 1)))
         pieces = zip(drawn.split(rows), weight.split(rows))
         parts = [(self.scores(context, q, light=rows < negatives) + w).logsumexp(0) for q, w in pieces]
@@ -165,91 +163,74 @@ class Proposal:
     def log_density(self, q: Float[Tensor, "count 4"]) -> Float[Tensor, "count"]:
         """With respect to volume pi^2."""
         angle = 2 * torch.acos((q.double() @ self.centres.mT).abs().clamp_max(1))
-        near = self._radial(angle.clamp_min(self.LEAST))  # nearer ones are drawn by rounding only
-        mixture = near.logsumexp(-1) - math.log(len(self.centres)) + math.log(self.share)
-        return torch.logaddexp(mixture, mixture.new_full((), math.log(1 - self.share) - 2 * math.log(math.pi)))
+        near = self._radial(angle.clamp_min(self.LEAST)).logsumexp(-1)  # nearer ones are drawn by rounding only
+        return torch.logaddexp(near, near.new_full((), math.log(1 - self.share) + LOG_UNIFORM))
 
     @property
     def peak(self) -> float:
         """The log density just beside one of the rotations."""
-        radial = float(self._radial(torch.tensor(self.LEAST, dtype=torch.float64)))
-        return radial - math.log(len(self.centres)) + math.log(self.share)
+        return float(self._radial(torch.tensor(self.LEAST, dtype=torch.float64)))
 
     def _radial(self, angle: Tensor) -> Tensor:
-        """Log density at an angle from a rotation: a share of all rotations between two angles is the integral of
-        (1 - cos) / pi."""
+        """What each of the given rotations adds to the density, in logarithm, at an angle from it: a share of all
+        rotations between two angles is the integral of (1 - cos) / pi."""
         share = 2 * (angle / 2).sin().square() / math.pi
-        return -(angle.log() + math.log(math.log(math.pi / self.LEAST)) + share.log() + 2 * math.log(math.pi))
-
-
-class GridSummary(NamedTuple):
-    """What one pass over the grid leaves: enough to normalise, to predict, and to know which pieces to sample from."""
-
-    log_mass: Float[Tensor, "pieces batch"]  # log of the sum of exp(score) over each piece
-    best: Int64[Tensor, "batch"]  # index of the best rotation
+        radial = -(angle.log() + math.log(math.log(math.pi / self.LEAST)) + share.log()) + LOG_UNIFORM
+        return radial - math.log(len(self.centres)) + math.log(self.share)
 
 
 class IPDFPosterior(RotationDistribution):
     """Scores on a grid as a distribution; see the module's docstring for the options."""
 
     def __init__(self, model: IPDF, context: Float[Tensor, "batch width"], config: IPDFConfig):
-        self._log_volume = math.log(cell_volume(config.level))
-        ceiling = -self._log_volume if config.normaliser == "truth" else math.inf
-        super().__init__(len(context), ceiling=ceiling, row_floats=6 * config.width)
+        self._log_volume, turned = math.log(cell_volume(config.level)), config.normaliser == "truth"
+        row_floats = CHUNK_FLOATS // TRUTHS_AT_ONCE if turned else 6 * config.width
+        super().__init__(len(context), ceiling=-self._log_volume if turned else math.inf, row_floats=row_floats)
         self.model, self.context, self.config = model, context, config
         self._rows = max(1, ROWS_AT_ONCE // max(self._batch, 1))
-        self._summary: GridSummary | None = None
+        self._summary: tuple[Tensor, Tensor] | None = None
 
     def _some(self, images: Images) -> "IPDFPosterior":
         return IPDFPosterior(self.model, self.context[images], self.config)
 
     def scores(self, q: Float[Tensor, "rotations images 4"]) -> Densities:
-        """Unnormalised log densities of xyzw quaternions, float64."""
         return self.model.scores(self.context, q).double()
 
-    def grid_scores(self) -> Iterator[Float[Tensor, "piece batch"]]:
-        for q in so3_grid_chunks(self.config.level, chunk=self._rows):
-            yield self.model.scores(self.context, q[:, None].to(self.context.device), light=True).double()
+    def grid_scores(self, turn: Float[Tensor, "batch 4"] | None = None) -> Iterator[Float[Tensor, "piece batch"]]:
+        """Scores of the grid, or of the grid after a turn for each image."""
+        for piece in so3_grid_chunks(self.config.level, chunk=self._rows):
+            q = piece[:, None].to(self.context.device)
+            yield self.model.scores(self.context, q if turn is None else multiply(q, turn), light=True).double()
 
-    def summary(self) -> GridSummary:
-        if self._summary is None or (torch.is_grad_enabled() and not self._summary.log_mass.requires_grad):
+    def summary(self) -> tuple[Float[Tensor, "pieces batch"], Int64[Tensor, "batch"]]:
+        """What one pass over the grid leaves: the log of the sum of exp(score) over each piece, by which to normalise
+        and to know which pieces to sample from; and the index of the best rotation."""
+        if self._summary is None or (torch.is_grad_enabled() and not self._summary[0].requires_grad):
             masses, tops = [], []
             for scores in self.grid_scores():
                 masses.append(scores.logsumexp(0))
                 tops.append(scores.detach().max(0))
             piece = torch.stack([top.values for top in tops]).argmax(0, keepdim=True)
             place = torch.stack([top.indices for top in tops]).gather(0, piece)
-            self._summary = GridSummary(torch.stack(masses), (piece * self._rows + place)[0])
+            self._summary = torch.stack(masses), (piece * self._rows + place)[0]
         return self._summary
 
     def _log_prob(self, q: Rotations) -> Densities:
         if self.config.normaliser == "grid":
-            return self.scores(q) - self.summary().log_mass.logsumexp(0) - self._log_volume
-        image = torch.arange(self._batch, device=q.device).repeat(len(q))
-        parts = zip(q.reshape(-1, 4).split(TRUTHS_AT_ONCE), image.split(TRUTHS_AT_ONCE))
-        return torch.cat([self._among_rotated_grid(*part) for part in parts]).reshape(q.shape[:2]) - self._log_volume
-
-    def _among_rotated_grid(self, q: Float[Tensor, "queries 4"], image: Int64[Tensor, "queries"]) -> Tensor:
-        """ln softmax of each rotation's score for its image among the grid, rotated to end at that rotation."""
-        size = grid_size(self.config.level)
-        step = multiply(inverse(grid_points(torch.tensor(size - 1), self.config.level).to(q.device)), q)
-        rows = min(size, ROWS_AT_ONCE)
-        together = ROWS_AT_ONCE // rows
-        masses, last = [], q.new_zeros(0)
-        for piece in so3_grid_chunks(self.config.level, chunk=rows):
-            grid = piece[:, None].to(q.device)
-            scores = [
-                self.model.scores(self.context[images], multiply(grid, steps), light=True).double()
-                for steps, images in zip(step.split(together), image.split(together))
-            ]
-            masses.append(torch.cat([s.logsumexp(0) for s in scores]))
-            last = torch.cat([s[-1] for s in scores])  # of the last piece: the rotations themselves
-        return last - torch.stack(masses).logsumexp(0)
+            return self.scores(q) - self.summary()[0].logsumexp(0) - self._log_volume
+        # as if each rotation had an image of its own, whose grid is turned to end at it
+        each = IPDFPosterior(self.model, self.context.repeat(len(q), 1), self.config)
+        last = grid_points(torch.tensor(grid_size(self.config.level) - 1), self.config.level).to(q.device)
+        masses, score = [], q.new_zeros(0)
+        for scores in each.grid_scores(multiply(inverse(last), q.reshape(-1, 4))):
+            masses.append(scores.logsumexp(0))
+            score = scores[-1]
+        return (score - torch.stack(masses).logsumexp(0)).reshape(q.shape[:2]) - self._log_volume
 
     def _sample(self, count: int, generator: Generator) -> Rotations:
         """Draw a piece of the grid by its mass, then a rotation in it: only drawn pieces are scored a second time."""
         index = torch.zeros(count, self._batch, dtype=torch.long, device=self.context.device)
-        piece = draw_category(self.summary().log_mass.T.log_softmax(-1), count, generator)
+        piece = draw_category(self.summary()[0].T.log_softmax(-1), count, generator)
         u = draw_uniform((count, self._batch), generator, index.device)
         for number in piece.unique().tolist():
             start = number * self._rows
@@ -263,5 +244,5 @@ class IPDFPosterior(RotationDistribution):
 
     def _mode(self) -> Float[Tensor, "batch 4"]:
         """The grid's best rotation, optionally climbed on from."""
-        best = grid_points(self.summary().best, self.config.level)
+        best = grid_points(self.summary()[1], self.config.level)
         return ascend(self.scores, best, self.config.ascent_steps, reach=0.5 / 2**self.config.level).float()

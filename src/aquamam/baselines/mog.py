@@ -88,8 +88,8 @@ class GaussianSentences(RotationDistribution):
 
     def _log_prob(self, q: Rotations) -> Densities:
         q = canonical(q)
-        room_after_y = torch.hypot(q[..., 2], q[..., 3])
-        room = torch.stack([torch.hypot(q[..., 1], room_after_y), room_after_y, q[..., 3]], -1).clamp_min(SMALLEST)
+        after_y = torch.hypot(q[..., 2], q[..., 3])
+        room = torch.stack([torch.hypot(q[..., 1], after_y), after_y, q[..., 3]], -1).clamp_min(SMALLEST)
         s = 2 * torch.asinh(q[..., :3] / room)
         rest, _ = self._next(q[..., :2], ())
         log_p = self._mixture(self.prefix.first()).log_prob(s[..., 0]) + rest.log_prob(s[..., 1:]).sum(-1)

@@ -19,15 +19,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from aquamam.baselines.base import Baseline, MixturePosterior, head
+from aquamam.baselines.base import MixtureModel, MixturePosterior
 from aquamam.baselines.encoder import EncoderConfig
 from aquamam.geometry.cells import SMALLEST
 from aquamam.geometry.directional import log_von_mises, sample_von_mises
 from aquamam.geometry.rotations import euler_to_quat, quat_to_euler
 from aquamam.network.images import ImageInput
 from aquamam.posterior.distribution import Generator, Images, Rotations
-
-MAX_CONCENTRATION = 1e8  # a spread of 0.006 degrees
 
 Angles = Float[Tensor, "*#batch 3"]
 
@@ -41,24 +39,16 @@ class VonMisesConfig(EncoderConfig):
     components: int = 16
 
 
-class VonMises(Baseline):
-    """A linear head gives each component a weight, three biternions and three log concentrations."""
+class VonMises(MixtureModel):
+    """Each component lies at three biternions, of which the cosines stand before the sines."""
 
     kind = "vonmises"
+    places = (3, 3)
     config: VonMisesConfig
 
-    def __init__(self, config: VonMisesConfig):
-        super().__init__(config)
-        self.head = head(config.features, 10 * config.components)
-        with torch.no_grad():  # means start spread over all rotations, concentrations at 1
-            self.head.bias.view(config.components, 10)[:, 1:7] = torch.randn(config.components, 6)
-
     def posterior(self, images: ImageInput) -> "VonMisesMixture":
-        outputs = self.head(self.encoder(images)).unflatten(-1, (self.config.components, 10)).double()
-        weight, cosine, sine, log_concentration = outputs.split([1, 3, 3, 3], -1)
-        concentration = log_concentration.clamp_max(math.log(MAX_CONCENTRATION)).exp()
-        mean, log_weight = torch.atan2(sine, cosine), weight.squeeze(-1).log_softmax(-1)
-        return VonMisesMixture(log_weight, mean, concentration, self.config.euler)
+        log_weight, cosine, sine, concentration = self.components(images)
+        return VonMisesMixture(log_weight, torch.atan2(sine, cosine), concentration, self.config.euler)
 
 
 def log_euler_density(q: Tensor, mean: Angles, concentration: Angles, euler: str) -> Float[Tensor, "..."]:
@@ -71,12 +61,10 @@ def log_euler_density(q: Tensor, mean: Angles, concentration: Angles, euler: str
 
 
 class VonMisesMixture(MixturePosterior):
+    """Components of centres, which are angles, and concentrations, (batch, components, 3) each."""
+
     def __init__(
-        self,
-        log_weight: Float[Tensor, "batch components"],
-        centre: Float[Tensor, "batch components 3"],
-        concentration: Float[Tensor, "batch components 3"],
-        euler: str,
+        self, log_weight: Float[Tensor, "batch components"], centre: Angles, concentration: Angles, euler: str
     ):
         super().__init__(log_weight, centre, concentration)
         self.centre, self.concentration, self.euler = centre, concentration, euler

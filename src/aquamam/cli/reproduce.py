@@ -125,7 +125,8 @@ def experiments(args: argparse.Namespace) -> dict[str, Callable[[Path], dict[str
     peak = replace(recipe, steps=toy.QUICK_PEAK.steps) if fast and not mine("steps") else recipe
     others = mine("seed") | ({"steps": args.other_steps} if mine("other_steps") else {})
     ipdf, mog = (replace(getattr(toy.SCALES[size], name), **others) for name in ("ipdf", "mog"))
-    scale = replace(toy.SCALES[size], aquamam=recipe, ipdf=ipdf, mog=mog, **mine("negatives", "level"))
+    grid = replace(toy.SCALES[size].grid, **mine("negatives", "level"))
+    scale = replace(toy.SCALES[size], aquamam=recipe, ipdf=ipdf, mog=mog, grid=grid)
     shown = mine("images", "seed", "model", "mesh", "ipdf", "grid_images", "level")
     return {
         "unimodal": partial(figures.unimodal, **mine("seed", "steps")),

@@ -27,7 +27,7 @@ def ball(
 
     image: the input; known: the object, drawn in the annotated poses (its axes are drawn otherwise).
     """
-    numbers = dict(enumerate(cloud.annotated(6), start=0 if cloud.has_truth else 1))
+    numbers = dict(enumerate(cloud.annotated(), start=0 if cloud.has_truth else 1))
     with style.drawing(11.6, 6.4) as figure:
         draw_ball(figure, (0.19, 0.1, 0.5, 0.9), cloud, numbers)
         _draw_side(figure, cloud, image, title)
@@ -43,9 +43,9 @@ def _to_plot(v: np.ndarray) -> np.ndarray:
 
 def draw_ball(figure: Figure, place: tuple[float, float, float, float], cloud: Cloud, numbers: dict[int, int]) -> None:
     """Outline, three great circles, axes, and the points, some of them with numbers (number -> point)."""
-    axes: Any = figure.add_axes(place, projection="3d", computed_zorder=False)
+    # in an orthographic view the ball's outline is a circle
+    axes: Any = figure.add_axes(place, projection="3d", computed_zorder=False, proj_type="ortho")
     axes.set_axis_off()
-    axes.set_proj_type("ortho")  # the ball's outline is then a circle
     axes.view_init(elev=ELEVATION, azim=AZIMUTH)
     axes.set_box_aspect((1, 1, 1), zoom=1.36)
     limits = (-1.02 * math.pi, 1.02 * math.pi)
@@ -110,11 +110,9 @@ def _draw_poses(figure: Figure, cloud: Cloud, numbers: dict[int, int], known: Kn
     figure.text(0.7, 0.93, f"{what} in the numbered poses", color=MUTED, fontsize=9)
     for place, (number, i) in enumerate(numbers.items()):
         row, column = divmod(place, 2)
-        axes = figure.add_axes((0.7 + 0.145 * column, 0.68 - 0.285 * row, 0.12, 0.215))
-        axes.imshow(known.picture(cloud.q[i], 192) if known else axes_picture(cloud.q[i], 192, PAPER, INK))
-        axes.set(xticks=[], yticks=[])
-        for spine in axes.spines.values():
-            spine.set(visible=True, color=FAINT)
+        axes = figure.add_axes((0.7 + 0.145 * column, 0.68 - 0.285 * row, 0.12, 0.215), xticks=[], yticks=[])
+        axes.imshow(known.picture(cloud.q[i], 192) if known else axes_picture(cloud.q[i], 192))
+        axes.spines[:].set(visible=True, color=FAINT)
         axes.set_xlabel(f"{number} : {cloud.log_density[i]:.2f}", fontsize=10, labelpad=2)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.geometry.rotations import as_unit_quat, quat_to_rotvec, random_quat
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.posterior.answers import Answer, answers
@@ -50,9 +50,9 @@ class Cloud:
         }
         return {**self.answer.to_dict(), "points": points}
 
-    def annotated(self, count: int = 6) -> list[int]:
-        """Points worth a picture: the truth, then samples far from those so far, at the middle of each mode or along a
-        curve, and last an unlikely rotation."""
+    def annotated(self) -> list[int]:
+        """Up to six points worth a picture: the truth, then samples far from those so far, at the middle of each mode
+        or along a curve, and last an unlikely rotation."""
         samples, uniform = (np.flatnonzero(self.source == source) for source in (SAMPLE, UNIFORM))
         chosen, others = [0] if self.has_truth else [], list[int]()
         for k, mode in enumerate(self.modes):
@@ -60,13 +60,19 @@ class Cloud:
             if len(mine):
                 others.append(mine[_angles(np.array([mode.quaternion]), self.q[mine])[0].argmin()])
                 others += [] if mode.kind == "point" else mine.tolist()
-        while others and len(chosen) < count - (len(uniform) > 0):
+        while others and len(chosen) < 6 - (len(uniform) > 0):
             away = _angles(self.q[chosen], self.q[others]).min(0) if chosen else np.full(len(others), 180.0)
             if away.max() < 15:  # degrees: a picture beside would show the same
                 break
             chosen.append(int(others[away.argmax()]))
         middle = uniform[np.argsort(self.log_density[uniform])[len(uniform) // 2 :][:1]]
         return [*chosen, *middle.tolist()]
+
+
+def check_single(posterior: RotationDistribution) -> None:
+    """Raise unless there is one image to show."""
+    shape = tuple(posterior.batch_shape)
+    require(shape == (1,), f"a picture shows the posterior of one image, got a batch {shape}.")
 
 
 def make_cloud(
@@ -84,20 +90,19 @@ def make_cloud(
     truth: a quaternion xyzw, or several. The uniform rotations depend on the generator's seed alone, so that they stay
     where they are when the image changes.
     """
-    if tuple(posterior.batch_shape) != (1,):
-        raise InputError(f"a picture shows the posterior of one image, got a batch {tuple(posterior.batch_shape)}.")
-    if samples < 0 or uniform < 0:
-        raise InputError(f"numbers of points must not be negative, got {samples} samples and {uniform} uniform ones.")
+    check_single(posterior)
+    given = f"{samples} samples and {uniform} uniform ones"
+    require(min(samples, uniform) >= 0, f"numbers of points must not be negative, got {given}.")
     (answer,) = answers(posterior, max(samples, modes_from), symmetry=symmetry, generator=generator)
     assert answer.samples is not None
     assert answer.labels is not None
     own = None if generator is None else torch.Generator().manual_seed(generator.initial_seed())
     anywhere = random_quat((uniform,), generator=own, dtype=torch.float64, device="cpu")
-    given = torch.zeros(0, 4) if truth is None else as_unit_quat(truth, "truth").reshape(-1, 4)
-    q = torch.cat([given.double(), answer.samples[:samples].cpu(), anywhere])
+    true = torch.zeros(0, 4) if truth is None else as_unit_quat(truth, "truth").reshape(-1, 4)
+    q = torch.cat([true.double(), answer.samples[:samples].cpu(), anywhere])
     with torch.no_grad():
         log_p = posterior.log_prob(q[:, None].to(answer.samples.device))[:, 0].double().cpu().numpy()
-    source = np.repeat([TRUTH, SAMPLE, UNIFORM], [len(given), samples, uniform])
+    source = np.repeat([TRUTH, SAMPLE, UNIFORM], [len(true), samples, uniform])
     mode = np.full(len(source), -1)
     mode[source == SAMPLE] = answer.labels[:samples]
     return Cloud(q=q.numpy(), log_density=log_p, source=source, mode=mode, answer=answer)

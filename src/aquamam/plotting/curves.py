@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.geometry.rotations import LOG_UNIFORM
 from aquamam.plotting.style import DENSITY, INK, MUTED, drawing, heading
 
@@ -31,10 +31,8 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             float(record["step"]), float(record["log_likelihood"])
             records.append(record)
         except (ValueError, KeyError, TypeError):
-            if number < len(lines):
-                raise InputError(f"line {number} of {path} is no record of a training run.") from None
-    if not records:
-        raise InputError(f"{path} holds no record yet; the first comes with the first validation.")
+            require(number == len(lines), f"line {number} of {path} is no record of a training run.")
+    require(bool(records), f"{path} holds no record yet; the first comes with the first validation.")
     return records
 
 

@@ -11,11 +11,13 @@ from matplotlib.patches import Patch
 
 from aquamam.errors import InputError
 from aquamam.geometry.rotations import as_unit_quat
+from aquamam.plotting.cloud import check_single
 from aquamam.plotting.style import ACCENT, DENSITY, FAINT, MUTED, drawing, heading
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.posterior.sentences import QuaternionSentences
 
 ZOOM = 12  # bins on either side of the chosen one
+ILLEGAL: Any = {"facecolor": FAINT, "hatch": "////", "edgecolor": MUTED}
 
 
 def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "") -> Figure:
@@ -27,20 +29,19 @@ def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "
     posterior = posterior.unwrapped
     if not isinstance(posterior, QuaternionSentences):
         raise InputError("only a model with bins has conditionals over bins; choose another kind of picture for this.")
-    if tuple(posterior.batch_shape) != (1,):
-        raise InputError(f"a picture shows the posterior of one image, got a batch {tuple(posterior.batch_shape)}.")
+    check_single(posterior)
     q = posterior.mode if at is None else as_unit_quat(at, "at").reshape(-1, 4)[:1]
     rows, chart_share = conditionals(posterior, q)
     cells = posterior.cells
     point = cells.chart.split(q[None].double().cpu())
     cell, u = cells.locate(point)[0, 0], point.u[0, 0].tolist()
-    dropped = cells.chart.components[int(point.chart)]
-    names = [c for i, c in enumerate("xyzw") if i != dropped]
+    dropped = "xyzw"[cells.chart.components[int(point.chart)]]
+    names = "xyzw".replace(dropped, "")
     whose = "the prediction" if at is None else "the given rotation"
     words = f"the conditionals that lead to {whose}"
     if cells.chart.count > 1:
         share = f"{100 * chart_share:.1f} % of the probability does"
-        words += f"; the first token drops $q_{'xyzw'[dropped]}$, the largest component ({share})"
+        words += f"; the first token drops $q_{dropped}$, the largest component ({share})"
     with drawing(9.6, 7.2) as figure:
         heading(figure, title or "One token after another", words)
         for step in range(3):
@@ -51,10 +52,9 @@ def marginals(posterior: RotationDistribution, *, at: Any = None, title: str = "
                 _draw_row(axes, rows[step], int(cell[step]), u[step], cells, cell[:step], zoom=zoom)
                 axes.set_title("from near" if zoom else label, pad=4)
                 axes.set_ylabel("" if zoom else "probability of a bin", fontsize=8)
-        illegal = "illegal bins: no unit quaternion lies there"
         handles = [
             Patch(color=DENSITY[-2], label=f"probability of each of {cells.bins} bins"),
-            Patch(facecolor=FAINT, hatch="////", edgecolor=MUTED, lw=0, label=illegal),
+            Patch(lw=0, label="illegal bins: no unit quaternion lies there", **ILLEGAL),
             Line2D([], [], color=ACCENT, lw=1.4, label=whose),
         ]
         figure.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.06, 0.005), ncols=3)
@@ -65,16 +65,11 @@ def conditionals(posterior: QuaternionSentences, q: Any) -> tuple[Float64[np.nda
     """Probabilities of the bins at each of the three steps that lead to q (1, 4), xyzw; and the share of q's chart."""
     cells = posterior.cells
     with torch.no_grad():
-        first = posterior.conditionals.first().double().log_softmax(-1)
+        first = posterior.first_log_probs().double().reshape(cells.chart.count, cells.bins)
         point = cells.chart.split(q[None].double().to(first.device))
-        cell = cells.locate(point)
-        chart = first.reshape(cells.chart.count, cells.bins)[int(point.chart)]
-        seen = cells.seen(point.u[..., :2], cell[..., :2]).float()
-        logits, _ = posterior.conditionals.rest(point.chart, seen)
-        rows = [chart.softmax(-1)]
-        for step in (0, 1):
-            rows.append(cells.restrict(logits[..., step, :].double(), cell[..., : step + 1]).softmax(-1)[0, 0])
-    return torch.stack(rows).cpu().numpy(), float(chart.exp().sum())
+        later = posterior.later_logits(point, cells.locate(point))[0, 0].double()
+    of_chart = first[int(point.chart)]
+    return torch.cat([of_chart[None], later]).softmax(-1).cpu().numpy(), float(of_chart.exp().sum())
 
 
 def _draw_row(axes: Any, p: np.ndarray, chosen: int, value: float, cells: Any, before: Any, *, zoom: bool) -> None:
@@ -83,15 +78,12 @@ def _draw_row(axes: Any, p: np.ndarray, chosen: int, value: float, cells: Any, b
     axes.stairs(p, edges, fill=True, color=DENSITY[-2], lw=0)
     axes.stairs(p, edges, color=DENSITY[-2], lw=0.6)
     legal = cells.legal(before).numpy()
-    shade: Any = {"facecolor": FAINT, "hatch": "////", "edgecolor": MUTED}
     for a, b in ((-half, edges[:-1][legal].min()), (edges[1:][legal].max(), half)):
         if b > a:
-            axes.axvspan(a, b, lw=0, alpha=0.8, zorder=0, **shade)
+            axes.axvspan(a, b, lw=0, alpha=0.8, zorder=0, **ILLEGAL)
     axes.axvline(value, color=ACCENT, lw=1.4, zorder=4)
     middle, reach = (edges[chosen] + edges[chosen + 1]) / 2, (ZOOM + 0.5) * cells.width
     axes.set_xlim((middle - reach, middle + reach) if zoom else (-half, half))
     shown = p[max(0, chosen - ZOOM) : chosen + ZOOM + 1] if zoom else p
     axes.set_ylim(0, 1.12 * max(shown.max(), 1e-9))
-    axes.locator_params(axis="y", nbins=3)
-    if zoom:
-        axes.locator_params(axis="x", nbins=3)
+    axes.locator_params(axis="both" if zoom else "y", nbins=3)

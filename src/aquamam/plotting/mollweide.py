@@ -21,6 +21,7 @@ from aquamam.plotting.style import MUTED, PAPER
 TILT_COLOURS = ("#2b5fb8", "#8a3fa0", "#c8432b", "#b27a00", "#3f8f3a", "#0f8f9c", "#2b5fb8")
 SIDES = {"to the viewer": (0.0, -0.6), "up": (0.0, 1.45), "down": (0.0, -1.45)}
 SIDES |= {"right": (math.pi / 2, -0.06), "left": (-math.pi / 2, -0.06)}
+Angles = Float64[np.ndarray, " n"]
 
 
 def mollweide(cloud: Cloud, *, axis: str = "z", image: Image.Image | None = None, title: str = "") -> Figure:
@@ -32,8 +33,7 @@ def mollweide(cloud: Cloud, *, axis: str = "z", image: Image.Image | None = None
     if axis not in ("x", "y", "z"):
         raise InputError(f"axis must be x, y or z, got {axis!r}.")
     longitude, latitude, tilt = directions(cloud.q, axis)
-    share = style.density_shares(cloud.log_density)
-    words = cloud.answer.words
+    share, words = style.density_shares(cloud.log_density), cloud.answer.words
     with style.drawing(9.4, 6.0) as figure:
         axes: Any = figure.add_axes((0.04, 0.17, 0.92, 0.68), projection="mollweide")
         axes.grid(color=MUTED, lw=0.5, alpha=0.35)
@@ -59,9 +59,7 @@ def mollweide(cloud: Cloud, *, axis: str = "z", image: Image.Image | None = None
     return figure
 
 
-def directions(
-    q: Float64[np.ndarray, "n 4"], axis: str
-) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
+def directions(q: Float64[np.ndarray, "n 4"], axis: str) -> tuple[Angles, Angles, Angles]:
     """Longitude, latitude and tilt in radians.
 
     The tilt is the twist t of q = swing times twist: what is left of q when the axis is brought to its direction on the
@@ -73,7 +71,7 @@ def directions(
     return np.arctan2(x, z), np.arcsin(np.clip(y, -1, 1)), tilt
 
 
-def _needles(longitude: np.ndarray, latitude: np.ndarray, tilt: np.ndarray, rgba: np.ndarray) -> LineCollection:
+def _needles(longitude: Angles, latitude: Angles, tilt: Angles, rgba: np.ndarray) -> LineCollection:
     """A short line from each point, pointing up for tilt 0, anticlockwise for more."""
     across = np.sin(tilt) / np.clip(np.cos(latitude), 0.2, None)  # longitudes near the poles are stretched
     start = np.stack([longitude, latitude], -1)
@@ -96,6 +94,5 @@ def _draw_legend(figure: Figure, cloud: Cloud, wheel: LinearSegmentedColormap, a
     figure.text(0.205, 0.08, words, fontsize=9, linespacing=1.6)
     handles = [style.marker(f"{int((cloud.source == SAMPLE).sum())} drawn from the posterior")]
     if cloud.has_truth:
-        hollow: Any = {"size": 10, "markerfacecolor": "none", "markeredgewidth": 2}
-        handles.append(style.marker("the true rotation", **hollow))
+        handles.append(style.marker("the true rotation", size=10, markerfacecolor="none", markeredgewidth=2))
     figure.legend(handles=handles, loc="lower right", bbox_to_anchor=(0.98, 0.03), fontsize=9)

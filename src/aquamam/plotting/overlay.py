@@ -27,6 +27,7 @@ COLOURS = ("#19e3ff", "#ff4fa3", "#ffd23f", "#8dff5a", "#b79bff", "#ffffff")  # 
 FINE = 4  # samples of a contour's mask a pixel, at most
 SIDE = 256  # pixels of the crop as shown
 OPENCV = np.diag([1.0, -1.0, -1.0])
+Pose = tuple[Float64[np.ndarray, "3 3"], Float64[np.ndarray, "3"]]  # R and t
 
 
 def overlay(
@@ -56,7 +57,7 @@ def overlay(
             axes.imshow(np.asarray(pixels), extent=(0, pixels.width, pixels.height, 0))
             for k, one in reversed(list(enumerate(shown))):
                 pose = frame @ one.matrix, frame @ np.array(one.translation)
-                _draw_pose(axes, seen, *pose, part, mesh, COLOURS[k], first=k == 0, letters=axes is near)
+                _draw_pose(axes, seen, pose, part, mesh, k, letters=axes is near)
             axes.set(xlim=(0, pixels.width), ylim=(pixels.height, 0), title=name, anchor="NW")
             axes.set_axis_off()
         whole.add_patch(Rectangle(box[:2], *box[2:], fill=False, ec="white", lw=0.8, ls=(0, (3, 3))))
@@ -66,19 +67,10 @@ def overlay(
 
 
 def _draw_pose(
-    axes: Axes,
-    camera: Camera,
-    R: Float64[np.ndarray, "3 3"],
-    t: Float64[np.ndarray, "3"],
-    part: Part,
-    mesh: Mesh | None,
-    colour: str,
-    *,
-    first: bool,
-    letters: bool,
+    axes: Axes, camera: Camera, pose: Pose, part: Part, mesh: Mesh | None, place: int, *, letters: bool
 ) -> None:
-    """Contour and axes of a pose in our frame."""
-    there = np.asarray(part.centre)
+    """Contour and axes of a pose in our frame; the best one, at place 0, stands out."""
+    (R, t), there, first = pose, np.asarray(part.centre), place == 0
 
     def project(points: np.ndarray) -> np.ndarray:
         return camera.pixels((points @ R.T + t) @ OPENCV)
@@ -87,9 +79,8 @@ def _draw_pose(
     if mesh is not None and t[2] + R[2] @ there < -part.radius:  # all of it before the camera
         # meshes are rendered about their centre, with a radius of their own
         corners = project(mesh.vertices * (part.radius / mesh.radius) + there)
-        mask, left, top, scale = silhouette(corners, mesh.faces)
-        y, x = (edge + (np.arange(count) + 0.5) / scale for edge, count in zip((top, left), mask.shape))
-        lines = axes.contour(x, y, mask, [0.5], colors=[colour], linewidths=1.8 if first else 1.2)
+        drawn = silhouette(corners, mesh.faces)
+        lines = axes.contour(*drawn, [0.5], colors=[COLOURS[place]], linewidths=1.8 if first else 1.2)
         lines.set_path_effects(dark)
     ends = project(np.concatenate([there[None], there + 0.7 * part.radius * np.eye(3)]))
     width, alpha = (2.0, 1.0) if first else (1.0, 0.7)
@@ -102,18 +93,18 @@ def _draw_pose(
 
 def silhouette(
     corners: Float64[np.ndarray, "n 2"], faces: Int32[np.ndarray, "f 3"]
-) -> tuple[Bool[np.ndarray, "h w"], float, float, float]:
-    """Where projected triangles cover the plane: a mask with an empty border, its left and top edge and its samples a
-    pixel."""
+) -> tuple[Float64[np.ndarray, " w"], Float64[np.ndarray, " h"], Bool[np.ndarray, "h w"]]:
+    """Where projected triangles cover the plane: samples' x, their y, and a mask with an empty border."""
     low, high = corners.min(0), corners.max(0)
     scale = min(FINE, 800 / max(float((high - low).max()), 1e-6))
-    left, top = low - 2 / scale
+    corner = low - 2 / scale
     width, height = (math.ceil(x) + 5 for x in (high - low) * scale)
     mask = Image.new("1", (width, height))
     pen = ImageDraw.Draw(mask)
-    for triangle in ((corners - (left, top)) * scale)[faces]:
+    for triangle in ((corners - corner) * scale)[faces]:
         pen.polygon(triangle.ravel().tolist(), fill=1, outline=1)
-    return np.array(mask), float(left), float(top), float(scale)
+    x, y = (edge + (np.arange(count) + 0.5) / scale for edge, count in zip(corner, (width, height)))
+    return x, y, np.array(mask)
 
 
 def _nearest(cloud: Cloud, one: Hypothesis) -> int:
@@ -125,15 +116,15 @@ def _nearest(cloud: Cloud, one: Hypothesis) -> int:
 def _draw_list(figure: Figure, shown: Sequence[Hypothesis], more: int, part: Part) -> None:
     """Each mode's colour, number, share and distance."""
     figure.text(0.88, 0.92, "modes", fontsize=9.5, va="top")
-    unit, step, edge = f" {part.unit}" if part.unit else "", 0.062, withStroke(linewidth=1.5, foreground=MUTED)
+    unit, edge = f" {part.unit}" if part.unit else "", withStroke(linewidth=1.5, foreground=MUTED)
     for k, one in enumerate(shown):
-        y = 0.85 - step * k
+        y = 0.85 - 0.062 * k
         spread = math.sqrt(max(one.covariance[2, 2], 0.0))
         far = f"{-one.translation[2]:.4g} ± {spread:.2g}{unit}"
         figure.text(0.88, y, "■", color=COLOURS[k], fontsize=14, va="center", path_effects=[edge])
         figure.text(0.9, y + 0.012, f"{k + 1}: {100 * one.score:.0f} %", fontsize=10, weight="bold", va="center")
         figure.text(0.9, y - 0.016, far, fontsize=8, color=MUTED, va="center")
     if more:
-        figure.text(0.88, 0.85 - step * len(COLOURS), f"and {more} more", fontsize=8, color=MUTED)
+        figure.text(0.88, 0.85 - 0.062 * len(COLOURS), f"and {more} more", fontsize=8, color=MUTED)
     told = "contour and axes of each mode (x red, y green, z blue), its share, and its distance along the optical axis"
     figure.text(0.02, 0.055, told, fontsize=8, color=MUTED)

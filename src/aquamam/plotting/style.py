@@ -73,9 +73,9 @@ def density_colours(log_density: Float[np.ndarray, " n"]) -> Float[np.ndarray, "
 
 
 @contextmanager
-def drawing(width: float, height: float) -> Iterator[Figure]:
-    """An empty figure, bound to no window; what is drawn on it inside has our look."""
-    with matplotlib.rc_context(LOOK):
+def drawing(width: float, height: float, look: Any = LOOK) -> Iterator[Figure]:
+    """An empty figure, bound to no window; what is drawn on it inside has our look, or another."""
+    with matplotlib.rc_context(look):
         yield Figure(figsize=(width, height), facecolor=PAPER, layout=None)
 
 

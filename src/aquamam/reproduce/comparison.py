@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,14 @@ from tqdm import tqdm
 
 from aquamam.baselines.bingham import BinghamMixture
 from aquamam.checkpoints.checkpoint import build
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.files import write_json
 from aquamam.geometry.grid import grid_size
-from aquamam.geometry.rotations import geodesic_angle, multiply, random_quat, rotvec_to_quat
+from aquamam.geometry.rotations import multiply, random_quat, rotvec_to_quat
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.reproduce.fit_pairs import PLAIN, Fit, Pairs
 from aquamam.reproduce.report import finish, template
+from aquamam.reproduce.samples import nearest
 from aquamam.reproduce.toy import toy_pairs
 from aquamam.training.presets import preset
 
@@ -60,7 +62,12 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "classification": ("classification", {**_CATEGORY, "level": 3}),
     "flow": ("flow", {**_CATEGORY, "couplings": 9, "segments": 16, "width": 32}),
 }
-LR = {"bingham": 2e-2, "vonmises": 2e-2, "classification": 2e-2}  # heads alone; networks train at 2e-3
+RECIPE = replace(PLAIN, lr=2e-3, decay="cosine", warm_up=0.05, beta2=0.99, clip=10.0, batch_size=BATCH, pyramid=True)
+LR = {"bingham": 2e-2, "vonmises": 2e-2, "classification": 2e-2}  # heads alone
+# Of the page's tables.
+HEAD = "| system | LL | gap | ceiling | distance | stray | coverage | TV | µs / LL | µs / sample | steps |"
+SAMPLES = "{mean_distance_deg:.2f}° | {stray:.1%} | {covered:.0%} | {total_variation:.3f}"
+COSTS = "{microseconds_per_likelihood:.1f} | {microseconds_per_sample:.1f} | {steps:,}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +95,16 @@ class Target:
         """The anchors' shares of the truth: equal where there is no spread, else from 100,000 draws."""
         if self.density is None:
             return [torch.full((len(q),), 1 / len(q), dtype=torch.float64) for q in self.anchors]
-        return [_nearest(self.sample(100_000, torch.Generator().manual_seed(99))[:, 0], self.anchors[0])[1]]
+        draws = self.sample(100_000, torch.Generator().manual_seed(99))[:, 0]
+        return [nearest(draws, self.anchors[0])[1].double() / len(draws)]
 
     def judge(self, q: Float[Tensor, "rotations categories 4"]) -> dict[str, float]:
         """Samples against the truth: distance to the modes or the curve, and how evenly these are visited; means over
         the categories."""
         judged = []
-        for i, (anchors, true) in enumerate(zip(self.anchors, self.shares)):
-            radians, share = _nearest(q[:, i], anchors)
-            distance = torch.rad2deg(radians)
+        for own, anchors, true in zip(q.unbind(1), self.anchors, self.shares):
+            radians, visits = nearest(own, anchors)
+            distance, share = torch.rad2deg(radians), visits.double() / len(own)
             each = (distance.median(), distance.mean(), (distance > 20).double().mean())
             judged.append(torch.stack([*each, (share > true / 2).double().mean(), (share - true).abs().sum() / 2]))
         names = ("median_distance_deg", "mean_distance_deg", "stray", "covered", "total_variation")
@@ -106,42 +114,29 @@ class Target:
         """What a perfect system would get, and the entropy (volume pi^2) where there is one."""
         judged = self.judge(self.sample(DRAWN // len(self.anchors), torch.Generator().manual_seed(seed + 7)))
         if self.density is None:
-            return {"entropy": -math.inf, "entropy_error": 0.0, "truth": {**judged, "log_likelihood": math.inf}}
+            return {"entropy": None, "entropy_error": 0.0, "truth": {**judged, "log_likelihood": None}}
         entropy = self.density.entropy(100_000, generator=torch.Generator().manual_seed(1))
         truth = {**judged, "log_likelihood": float(self.density.log_prob(self.pairs(HELD_OUT, seed + OTHER).q).mean())}
         return {"entropy": float(entropy.value), "entropy_error": float(entropy.standard_error), "truth": truth}
-
-
-def _nearest(
-    q: Float[Tensor, "n 4"], anchors: Float[Tensor, "anchors 4"]
-) -> tuple[Float[Tensor, "n"], Float[Tensor, "anchors"]]:
-    """Radians to the nearest anchor, and the anchors' shares."""
-    distance, which = zip(*(geodesic_angle(part.double()[:, None], anchors).min(1) for part in q.split(4096)))
-    return torch.cat(distance), torch.cat(which).bincount(minlength=len(anchors)).double() / len(q)
 
 
 def _mixture(centres: Float[Tensor, "components 4"], free: int = 1) -> BinghamMixture:
     """Components of equal weight at these rotations, without concentration in the last `free` directions."""
     # a quaternion's component is half of the rotation vector's: exp(-k y^2) has variance 1 / (2 k) = (spread / 2)^2
     z = torch.tensor([-2 / SPREAD**2] * (4 - free) + [0.0] * free, dtype=torch.float64)
-    count = len(centres)
-    weight = torch.full((1, count), -math.log(count), dtype=torch.float64)
-    right = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64).expand(1, count, 4)
-    return BinghamMixture(weight, centres[None], right, z.expand(1, count, 4))
-
-
-def _about_z(degrees: Tensor) -> Float[Tensor, "n 4"]:
-    """Rotations about the z axis."""
-    return rotvec_to_quat(torch.deg2rad(degrees.double())[:, None] * torch.tensor([0.0, 0, 1], dtype=torch.float64))
+    weight = torch.full((1, len(centres)), -math.log(len(centres)), dtype=torch.float64)
+    right = torch.tensor([0.0, 0, 0, 1], dtype=torch.float64)
+    return BinghamMixture(weight, centres[None], right.expand_as(centres)[None], z.expand_as(centres)[None])
 
 
 def targets() -> dict[str, Target]:
     """All targets by name."""
     # a rotation that is nothing special, so that no chart and no grid is favoured
     base = rotvec_to_quat(torch.tensor([[0.7, -1.1, 0.4]], dtype=torch.float64))
+    z_axis = torch.tensor([0.0, 0, 1], dtype=torch.float64)
     cube = multiply(base, SymmetryGroup.octahedral().elements.double())
-    line = multiply(base, _about_z(torch.linspace(-90, 90, 61)))
-    circle = multiply(base, _about_z(torch.arange(0, 360, 5)))
+    turns = (torch.deg2rad(degrees.double()) for degrees in (torch.linspace(-90, 90, 61), torch.arange(0, 360, 5)))
+    line, circle = (multiply(base, rotvec_to_quat(turn[:, None] * z_axis)) for turn in turns)
     pairs = toy_pairs()
     toy = tuple(pairs.of(i) for i in range(pairs.categories))
     spread = f"spread {math.degrees(SPREAD):.0f}°"
@@ -167,13 +162,11 @@ def run(
 
     A pair that OUT/comparison.json has already with the same budget and seed is not run again.
     """
-    every = targets()
+    file, every = out / "comparison.json", targets()
     for what, given, allowed in (("systems", systems, SYSTEMS), ("distributions", distributions, every)):
-        if unknown := [name for name in given or () if name not in allowed]:
-            raise InputError(f"{what} are {', '.join(allowed)}, got {', '.join(unknown)}.")
-    if not 0 < seconds < math.inf:
-        raise InputError(f"seconds must be positive, got {seconds}.")
-    file = out / "comparison.json"
+        unknown = [name for name in given or () if name not in allowed]
+        require(not unknown, f"{what} are {', '.join(allowed)}, got {', '.join(unknown)}.")
+    require(0 < seconds < math.inf, f"seconds must be positive, got {seconds}.")
     settings: dict[str, Any] = {
         **{"seconds": seconds, "seed": seed, "batch": BATCH, "held_out": HELD_OUT, "drawn": DRAWN, "pool": POOL},
         **{"measure": "pi^2", "threads": torch.get_num_threads()},
@@ -181,7 +174,7 @@ def run(
     }
     there = json.loads(file.read_text()) if file.exists() else {}
     result: dict[str, Any] = there if settings.items() <= there.items() else {**settings, "distributions": {}}
-    work = [(target, system) for target in distributions or every for system in systems or SYSTEMS]
+    work = [*product(distributions or every, systems or SYSTEMS)]
     for name, system in tqdm(work, desc="comparison", unit="fit", disable=None):
         target = every[name]
         if name not in result["distributions"]:
@@ -200,22 +193,9 @@ def fit_and_judge(name: str, target: Target, seconds: float, seed: int) -> dict[
     categories, spread = len(target.anchors), target.density is not None
     torch.manual_seed(seed)
     model = build(kind, {**config, "categories": categories})
-    recipe = replace(
-        PLAIN,
-        batches="sampled" if spread else "expected",
-        batch_size=BATCH,
-        seconds=seconds,
-        lr=LR.get(kind, 2e-3),
-        decay="cosine",
-        warm_up=0.05,
-        beta2=0.99,
-        clip=10.0,
-        pyramid=True,
-        seed=seed,
-    )
-    fit = Fit(model, target.pairs(POOL, seed), recipe).run()
-    model = fit.model
-    held_out, images = target.pairs(HELD_OUT, seed + OTHER), torch.arange(categories)
+    recipe = replace(RECIPE, batches="sampled" if spread else "expected", lr=LR.get(kind, RECIPE.lr))
+    fit = Fit(model, target.pairs(POOL, seed), replace(recipe, seconds=seconds, seed=seed)).run()
+    model, held_out, images = fit.model, target.pairs(HELD_OUT, seed + OTHER), torch.arange(categories)
     with torch.no_grad():
         posterior = model(images)
         if kind == "ipdf" and not spread:
@@ -227,7 +207,7 @@ def fit_and_judge(name: str, target: Target, seconds: float, seed: int) -> dict[
     return {
         "log_likelihood": held_out.mean(log_p),
         "standard_error": float(log_p.std()) / math.sqrt(len(log_p)) if spread else 0.0,
-        "ceiling": float(posterior.ceiling),
+        "ceiling": posterior.ceiling if math.isfinite(posterior.ceiling) else None,
         **target.judge(q),
         "steps": len(fit.curve),
         "parameters": model.parameter_count,
@@ -245,27 +225,19 @@ def _timed(work: Any) -> tuple[Any, float]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The comparison page."""
-
-    def row(*cells: str) -> str:
-        return f"| {' | '.join(cells)} |"
-
-    def judged(r: dict[str, Any]) -> tuple[str, ...]:
-        away, stray = f"{r['mean_distance_deg']:.2f}°", f"{r['stray']:.1%}"
-        return away, stray, f"{r['covered']:.0%}", f"{r['total_variation']:.3f}"
-
     lines = [template("comparison.md").format_map(result).rstrip()]
-    head = ("system", "LL", "gap", "ceiling", "distance", "stray", "coverage", "TV", "µs / LL", "µs / sample", "steps")
     for name, entry in result["distributions"].items():
-        lines += ["", f"## {name.capitalize()}: {entry['about']}", "", row(*head), "|---" * len(head) + "|"]
-        truth, known = entry["truth"], entry["entropy"] is not None and math.isfinite(entry["entropy"])
+        lines += ["", f"## {name.capitalize()}: {entry['about']}", "", HEAD, "|---" * 11 + "|"]
+        truth, known = entry["truth"], entry["entropy"] is not None
         best = f"{-entry['entropy']:.3f} ± {entry['entropy_error']:.3f}" if known else "no bound"
-        lines.append(row("**the truth**", f"**{best}**", "", "", *judged(truth), "", "", ""))
+        lines.append(f"| **the truth** | **{best}** |  |  | {SAMPLES.format_map(truth)} |  |  |  |")
         for system, r in sorted(entry["systems"].items(), key=lambda item: -item[1]["log_likelihood"]):
             found = f"{r['log_likelihood']:.3f}" + (f" ± {r['standard_error']:.3f}" if r["standard_error"] else "")
             gap = f"{truth['log_likelihood'] - r['log_likelihood']:.3f}" if known else ""
-            ceiling = f"{r['ceiling']:.2f}" if r["ceiling"] is not None and math.isfinite(r["ceiling"]) else "none"
-            times = [f"{r[f'microseconds_per_{what}']:.1f}" for what in ("likelihood", "sample")]
-            lines.append(row(system, found, gap, ceiling, *judged(r), *times, f"{r['steps']:,}"))
+            ceiling = "none" if r["ceiling"] is None else f"{r['ceiling']:.2f}"
+            lines.append(
+                f"| {system} | {found} | {gap} | {ceiling} | {SAMPLES.format_map(r)} | {COSTS.format_map(r)} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -296,15 +268,11 @@ def throughput(out: Path, *, level: int = 5, rounds: int = 3, seed: int = 0) -> 
                     if i:
                         wall[name].append(time.perf_counter() - start)
                         cpu[name].append(time.process_time() - cpu_start)
-    median, median_cpu = ({name: statistics.median(of[name]) for name in works} for of in (wall, cpu))
-
-    def ratio(of: dict[str, float]) -> dict[str, float]:
-        return {what: of[f"ipdf_{what}"] / of[f"aquamam_{what}"] for what in ("likelihood", "prediction")}
-
-    result = {
-        **{"grid": grid_size(level), "rounds": rounds, "threads": torch.get_num_threads(), "seed": seed},
-        **{"rounds_seconds": wall, "median_seconds": median, "median_cpu_seconds": median_cpu},
-        **{"ratio": ratio(median), "cpu_ratio": ratio(median_cpu)},
-        "parameters": {"aquamam": ours.parameter_count, "ipdf": ipdf.parameter_count},
-    }
+    result: dict[str, Any] = {"rounds": rounds, "threads": torch.get_num_threads(), "seed": seed}
+    result |= {"grid": grid_size(level), "rounds_seconds": wall}
+    for prefix, seconds in (("", wall), ("cpu_", cpu)):
+        median = {name: statistics.median(times) for name, times in seconds.items()}
+        ratio = {what: median[f"ipdf_{what}"] / median[f"aquamam_{what}"] for what in ("likelihood", "prediction")}
+        result |= {f"median_{prefix}seconds": median, f"{prefix}ratio": ratio}
+    result["parameters"] = {"aquamam": ours.parameter_count, "ipdf": ipdf.parameter_count}
     return finish(out, "throughput", result)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from aquamam.baselines.bingham import Bingham, BinghamConfig, BinghamMixture
 from aquamam.geometry.cells import Cells
-from aquamam.geometry.rotations import canonical, chordal_mean, geodesic_angle, multiply, rotvec_to_quat, slerp
+from aquamam.geometry.rotations import chordal_mean, geodesic_angle, multiply, rotvec_to_quat, slerp
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 from aquamam.reproduce.fit_pairs import PLAIN, Fit, Pairs
@@ -48,10 +48,10 @@ def unimodal(out: Path, *, seed: int = 0, steps: int = 600) -> dict[str, Any]:
     q = two_rotations()
     posterior = fit_bingham(q, steps, seed)
     estimate = posterior.mode[0].double()
-    between = torch.rad2deg(geodesic_angle(q, estimate)).tolist()
     log_p = posterior.log_prob(torch.stack([*q, estimate])[:, None])[:, 0].tolist()
     result = {
-        **{"rotations_xyzw": q.tolist(), "estimate_xyzw": estimate.tolist(), "angle_from_estimate_deg": between},
+        **{"rotations_xyzw": q.tolist(), "estimate_xyzw": estimate.tolist()},
+        "angle_from_estimate_deg": torch.rad2deg(geodesic_angle(q, estimate)).tolist(),
         "angle_between_deg": math.degrees(geodesic_angle(q[0], q[1])),
         "angle_to_closed_form_deg": math.degrees(geodesic_angle(estimate, chordal_mean(q))),
         **{"log_density_of_rotations": log_p[:2], "log_density_of_estimate": log_p[2]},
@@ -62,15 +62,13 @@ def unimodal(out: Path, *, seed: int = 0, steps: int = 600) -> dict[str, Any]:
     names = ("$R_0$: the identity", "$R_1$: in the data", "$R_2$: in the data", r"$\widehat{R}$: the estimate")
     place = torch.linspace(-0.35, 1.35, 241, dtype=torch.float64)
     density = posterior.log_prob(slerp(q[0], q[1], place)[:, None])[:, 0].exp()
-    with drawing(out / "unimodal.png", 11, 5.4) as figure:
+    with drawing(out / "unimodal.png", 11.0, 5.4) as figure:
         grid = figure.add_gridspec(2, 4, height_ratios=[1.55, 1])
         for column, (name, picture) in enumerate(zip(names, pictures)):
-            axis = figure.add_subplot(grid[0, column])
+            axis = figure.add_subplot(grid[0, column], xticks=[], yticks=[])
             axis.imshow(picture)
-            axis.set(xticks=[], yticks=[])
             axis.set_title(name, color=ORANGE if column == 3 else BLACK)
-            for spine in axis.spines.values():
-                spine.set(visible=True, color=ORANGE if column == 3 else GREY)
+            axis.spines[:].set(visible=True, color=ORANGE if column == 3 else GREY)
         axis = figure.add_subplot(grid[1, :])
         axis.fill_between(place, density, color=BLUE, alpha=0.3)
         for x, name, colour in ((0, "$R_1$", BLACK), (1, "$R_2$", BLACK), (0.5, r"$\widehat{R}$", ORANGE)):
@@ -87,16 +85,10 @@ TRUE_DENSITY = 1 / (2 * math.pi)  # of the uniform distribution on the hemispher
 
 
 def random_points(count: int, random: np.random.Generator) -> np.ndarray:
-    """Uniform points of the upper unit hemisphere, (count, 3)."""
+    """Uniform on the upper unit hemisphere, (count, 3)."""
     v = random.normal(size=(count, 3))
     v[:, 2] = np.abs(v[:, 2])
     return v / np.linalg.norm(v, axis=1, keepdims=True)
-
-
-def bin_of(xy: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """Column and row of points in the grid of bins x bins squares over [-1, 1]^2."""
-    place = np.clip(np.floor((xy + 1) / 2 * bins).astype(int), 0, bins - 1)
-    return place[:, 0], place[:, 1]
 
 
 def cell_areas(bins: int) -> np.ndarray:
@@ -116,11 +108,11 @@ def cell_areas(bins: int) -> np.ndarray:
 def hemisphere(out: Path, *, seed: int = 0) -> dict[str, Any]:
     """Fit the mixture to points, evaluate it at fresh ones, draw the figure; returns what OUT/hemisphere.json holds."""
     points, bins, shown = 500_000, 200, 1000
-    random = np.random.default_rng(seed)
-    counts = np.zeros((bins, bins))
-    np.add.at(counts, bin_of(random_points(points, random)[:, :2], bins), 1)
+    random, areas, whole = np.random.default_rng(seed), cell_areas(bins), (2 / bins) ** 2
+    x, y, _ = random_points(points, random).T
+    counts, edges, _ = np.histogram2d(x, y, bins, [[-1, 1], [-1, 1]])
     fresh = random_points(shown, random)
-    cell, areas, whole = bin_of(fresh[:, :2], bins), cell_areas(bins), (2 / bins) ** 2
+    cell = tuple(np.searchsorted(edges, fresh[:, :2].T, side="right") - 1)
     density = counts[cell] / points / whole * fresh[:, 2]
     draw_hemisphere(out / "hemisphere.png", fresh, density)
     result = {
@@ -138,7 +130,7 @@ def hemisphere(out: Path, *, seed: int = 0) -> dict[str, Any]:
 def draw_hemisphere(path: Path, points: np.ndarray, density: np.ndarray) -> None:
     """Three panels: points on the hemisphere, on the disk, and their densities."""
     dots: Any = {"c": points[:, 2], "cmap": "viridis", "vmin": 0, "vmax": 1, "s": 9, "lw": 0}
-    with drawing(path, 12, 4) as figure:
+    with drawing(path, 12.0, 4.0) as figure:
         figure.set_layout_engine("constrained", wspace=0.07)
         grid = figure.add_gridspec(1, 3, width_ratios=[1.2, 1, 1.3])
         ball: Any = figure.add_subplot(grid[0], projection="3d")
@@ -176,7 +168,7 @@ def bins_of_next(first: float, bins: int) -> list[dict[str, Any]]:
     The mask is by inner edges (Section A.2): it never forbids a bin that some q_x of the first bin allows.
     """
     cells, room = Cells("hemisphere", bins, "paper"), math.sqrt(1 - first**2)
-    q = canonical(torch.tensor([first, 0.0, 0.0, room], dtype=torch.float64))
+    q = torch.tensor([first, 0.0, 0.0, room], dtype=torch.float64)
     legal = cells.legal(cells.locate(cells.chart.split(q))[:1])
     rows = []
     for i in range(-(-bins // 2), bins):
@@ -192,7 +184,7 @@ def constraint(out: Path) -> dict[str, Any]:
     first, bins = 0.7, 10
     rows, room = bins_of_next(first, bins), math.sqrt(1 - first**2)
     top = max(1 / row["width"] for row in rows if row["width"])
-    with drawing(out / "constraint.png", 11, 4.4) as figure:
+    with drawing(out / "constraint.png", 11.0, 4.4) as figure:
         left, right = figure.subplots(1, 2, width_ratios=[1, 1.9])
         angle = np.linspace(0, np.pi / 2, 200)
         left.plot(np.cos(angle), np.sin(angle), color=BLACK, lw=1.6)

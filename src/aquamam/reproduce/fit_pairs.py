@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from tqdm import tqdm
 
-from aquamam.errors import InputError
+from aquamam.errors import require
 from aquamam.files import write_bytes
 from aquamam.geometry.cells import Cells
 from aquamam.geometry.rotations import as_unit_quat
@@ -81,13 +81,9 @@ class Pairs:
         weight[row, drawn % self.categories] = torch.from_numpy(counts / size)
         return Pairs(self.q[rows], weight)
 
-    def log_factor(self, cells: Cells) -> Float[Tensor, "pairs"]:
-        """What `log_prob` adds to the log-probabilities of the real pairs' sentences."""
-        point = cells.chart.split(self.q[self.real])
-        return cells.log_factor(point, cells.locate(point))
-
-    def ceiling(self, cells: Cells) -> float:
-        """The largest mean log-probability of sentences: each token's best distribution given what a network sees."""
+    def ceilings(self, cells: Cells) -> tuple[float, float]:
+        """The largest mean log-probability of sentences, each token's best distribution given what a network sees, and
+        the largest mean log density."""
         weight, category = self.weight[self.real], self.real.nonzero()[:, 1]
         point = cells.chart.split(self.q[self.real])
         cell = cells.locate(point)
@@ -100,7 +96,8 @@ class Pairs:
             return (same.double() @ weight).log()
 
         tokens = sum(log_mass(after) - log_mass(before) for before, after in ((1, 3), (4, 5), (6, 7)))
-        return float((weight * tokens).sum())
+        sentence = float((weight * tokens).sum())
+        return sentence, sentence + float((weight * cells.log_factor(point, cell)).sum())
 
 
 def sentence_log_probs(model: AQuaMaM, pairs: Pairs) -> Float[Tensor, "pairs"]:
@@ -142,8 +139,8 @@ class FitConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (0 < self.lr < math.inf and self.steps > 0):
-            raise InputError(f"lr and steps must be positive numbers, got {self.lr} and {self.steps}.")
+        good = 0 < self.lr < math.inf and self.steps > 0
+        require(good, f"lr and steps must be positive numbers, got {self.lr} and {self.steps}.")
 
     def rate(self, progress: float) -> float:
         """The learning rate: up in a line, then down exponentially or, from the start, along a cosine."""
@@ -171,12 +168,11 @@ class Fit:
     `curve` holds the loss before each step, AQuaMaM's NLL of a sentence.
     """
 
-    def __init__(
-        self, model: RotationModel, data: Pairs, config: FitConfig, state: Path | None = None, device: str = "cpu"
-    ):
+    def __init__(self, model: RotationModel, data: Pairs, config: FitConfig, state: Path | None = None):
         if config.pyramid:
             add_pyramids(model, fresh=True)
-        self.model, self.data, self.config, self.state, self.device = model.to(device), data, config, state, device
+        self.model, self.data, self.config, self.state = model, data, config, state
+        self.identity = {"fit": asdict(config), "model": model.config.to_dict()}
         rates = {"components": config.component_rate, "head": config.head_rate, "first_head": config.head_rate}
         by_rate: dict[float, list[nn.Parameter]] = {}
         for name, parameter in model.named_parameters():
@@ -239,38 +235,31 @@ class Fit:
             log_p = sentence_log_probs(self.model, pairs)
             return -(pairs.weight[pairs.real].to(log_p) * log_p).sum()
         seed = int(np.random.SeedSequence([self.config.seed, step]).generate_state(1)[0])
-        generator = torch.Generator(self.device).manual_seed(seed)
-        weights = (pairs.weight * pairs.categories).float().to(self.device)  # the loss is a mean over categories
-        images, q = torch.arange(pairs.categories), pairs.q.to(self.device)
-        return self.model.loss(images, q, weights=weights, generator=generator)
+        images, device, generator = torch.arange(pairs.categories), self.model.device, self.model.generator(seed)
+        weights = (pairs.weight * pairs.categories).float().to(device)  # the loss is a mean over categories
+        return self.model.loss(images, pairs.q.to(device), weights=weights, generator=generator)
 
     def save(self) -> None:
         """Write the state atomically, if there is a place for it."""
         if self.state is not None:
             blob, values = io.BytesIO(), [self.curve, self.seconds, self.cpu_seconds, asdict(self.epochs)]
-            torch.save([self._identity(), values, self.model.state_dict(), self.optimizer.state_dict()], blob)
+            torch.save([self.identity, values, self.model.state_dict(), self.optimizer.state_dict()], blob)
             write_bytes(self.state, blob.getbuffer())
 
     def resume(self) -> None:
         """Continue from the saved state, if there is one; it must be of this very fit."""
         if self.state is None or not self.state.exists():
             return
-        identity, values, weights, moments = torch.load(self.state, map_location=self.device, weights_only=True)
-        if identity != self._identity():
-            hint = "choose another --out, or delete it to start afresh"
-            raise InputError(f"{self.state} is of a run with other settings; {hint}.")
+        identity, values, weights, moments = torch.load(self.state, map_location=self.model.device, weights_only=True)
+        hint = "choose another --out, or delete it to start afresh"
+        require(identity == self.identity, f"{self.state} is of a run with other settings; {hint}.")
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(moments)
         self.curve, self.seconds, self.cpu_seconds, epochs = values
         self.epochs = Progress(**epochs)
 
-    def _identity(self) -> dict[str, Any]:
-        return {"fit": asdict(self.config), "model": self.model.config.to_dict()}
-
     def costs(self) -> dict[str, Any]:
         """What the fit took, for a result."""
-        return {
-            **{"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "steps": len(self.curve)},
-            **{"fit": asdict(self.config), "seed": self.config.seed, "threads": torch.get_num_threads()},
-            "parameters": self.model.parameter_count,
-        }
+        took = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "steps": len(self.curve)}
+        how = {"fit": asdict(self.config), "seed": self.config.seed, "threads": torch.get_num_threads()}
+        return {**took, **how, "parameters": self.model.parameter_count}

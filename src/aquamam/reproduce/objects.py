@@ -5,6 +5,8 @@ judged on some of the same images.
 """
 
 import math
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,16 @@ from tqdm import tqdm
 from aquamam.baselines.ipdf import IPDF
 from aquamam.checkpoints.checkpoint import load, resolve
 from aquamam.data.renders import RenderedDataset
-from aquamam.errors import InputError
+from aquamam.errors import InputError, require
 from aquamam.evaluation.evaluate import evaluate
 from aquamam.evaluation.metrics import rotation_error
 from aquamam.fit.part import open_part, placed
-from aquamam.geometry.grid import grid_size
+from aquamam.geometry.grid import cell_volume, grid_size
 from aquamam.geometry.rotations import rotvec_to_quat
 from aquamam.network.model import RotationModel
 from aquamam.plotting import ball, make_cloud, save
 from aquamam.rendering.known import KnownObject
+from aquamam.rendering.meshes import Mesh
 from aquamam.rendering.render import RenderSettings, render
 from aquamam.rendering.solids import solid
 from aquamam.reproduce.report import finish
@@ -33,9 +36,8 @@ from aquamam.shape.symmetries import find_symmetries
 SEED = 77_000  # of held-out renders, far from any training seed
 KEPT = (
     *("images", "mean_log_likelihood", "log_likelihood_se", "mean_error_deg", "median_error_deg", "acc15", "acc30"),
-    *("spread_deg", "strategies", "symmetries", "throughput"),
+    *("spread_deg", "strategies", "symmetries", "throughput", "samples", "seed", "measure"),
 )
-
 
 # file, rotation vector (radians), samples and uniform rotations of the ball
 VIEWS: dict[str, list[tuple[str, Any, int, int]]] = {
@@ -66,25 +68,22 @@ def run(
     renders with a grid of that level.
     """
     path = resolve(model or f"{name}-{'plain' if mesh is None else 'paper'}")
-    network = load(path)
-    shown, stored = shown_object(name, mesh), (network.info.get("data") or {}).get("settings")
-    check_object(path, network, shown)
-    config = network.config.to_dict()
-    settings = RenderSettings() if stored is None else RenderSettings.from_dict(stored)
-    known = replace(shown, settings=replace(settings, size=config.get("image_size", 224)))
-    thing = solid(name) if mesh is None else known.mesh
-    groups = None if mesh is None else {known.mesh.name: network.symmetry}
+    network, shown = load(path), shown_mesh(name, mesh)
+    told, config = network.info.get("data") or {}, network.config.to_dict()
+    check_object(path, told.get("objects", ()), name, shown)
+    settings = replace(RenderSettings.from_dict(told.get("settings") or {}), size=config.get("image_size", 224))
+    known = KnownObject(name=name, mesh=shown, settings=settings)
+    groups = None if mesh is None else {shown.name: network.symmetry}
     drawn: dict[str, Any] = {"seed": SEED + seed, "split": "test", "length": images, "symmetries": groups}
-    dataset = RenderedDataset(thing, known.settings, lookalikes=mesh is not None, **drawn)
+    dataset = RenderedDataset(solid(name) if mesh is None else shown, settings, lookalikes=mesh is not None, **drawn)
     evaluation = evaluate(network, dataset, seed=seed)
     found = evaluation.to_dict()
     result = {
         **{key: found[key] for key in KEPT},
-        "ceiling": math.inf if found["ceiling"] is None else found["ceiling"],
+        "ceiling": evaluation.ceiling,
         "object": "our own object" if mesh is None else f"the paper's {Path(mesh).name}",
         **{"verdict": evaluation.verdict, "kind": network.kind, "config": config},
-        **{"parameters": network.parameter_count, "image_size": known.settings.size},
-        **{"samples": evaluation.samples, "seed": seed, "measure": "pi^2"},
+        **{"parameters": network.parameter_count, "image_size": settings.size},
         "views": [draw_view(out / file, network, known, *how, seed=seed) for file, *how in VIEWS[name]],
     }
     parts = {name: result}
@@ -94,22 +93,21 @@ def run(
     return finish(out, name, result, parts)
 
 
-def shown_object(name: str, mesh: str | None) -> KnownObject:
+def shown_mesh(name: str, file: str | None) -> Mesh:
     """Our own solid, or the mesh of a file, placed as `aquamam fit` renders it."""
-    if mesh is None:
-        return KnownObject(name=name, mesh=solid(name).mesh, settings=RenderSettings())
-    whole = open_part(mesh)
-    return KnownObject(name=name, mesh=placed(whole, find_symmetries(whole))[0], settings=RenderSettings())
+    if file is None:
+        return solid(name).mesh
+    whole = open_part(file)
+    return placed(whole, find_symmetries(whole))[0]
 
 
-def check_object(path: Path, network: RotationModel, shown: KnownObject) -> None:
+def check_object(path: Path, told: Iterable[Any], name: str, shown: Mesh) -> None:
     """Raise InputError if the model's description says that it was trained on something else."""
-    told = [one for one in (network.info.get("data") or {}).get("objects", ()) if isinstance(one, dict)]
-    names, meshes = [one.get("name") for one in told], [one.get("mesh") for one in told]
-    same = meshes == [shown.mesh.hash] if all(meshes) else names == [shown.name]
-    if told and not same:
-        seen = f"{path} was trained on {', '.join(map(str, names))}"
-        raise InputError(f"{seen}, not on the {shown.name} that is shown; give another --model or --mesh.")
+    trained = [one for one in told if isinstance(one, dict)]
+    names, meshes = [one.get("name") for one in trained], [one.get("mesh") for one in trained]
+    same = meshes == [shown.hash] if all(meshes) else names == [name]
+    seen = f"{path} was trained on {', '.join(map(str, names))}"
+    require(same or not trained, f"{seen}, not on the {name} that is shown; give another --model or --mesh.")
 
 
 def draw_view(
@@ -135,7 +133,7 @@ def beside_ipdf(network: RotationModel, ipdf: str, data: RenderedDataset, images
     other, group = load(ipdf), network.symmetry
     if not isinstance(other, IPDF):
         raise InputError(f"--ipdf must be a checkpoint of IPDF, got a model of the kind {other.kind}; see --model.")
-    columns: dict[str, list[float]] = {f"{who}_{what}": [] for who in ("ipdf", "ours") for what in ("ll", "error")}
+    columns = defaultdict[str, list[float]](list)
     for i in tqdm(range(images), desc="IPDF's grid", unit="img", disable=None):
         batch = data.batch([i])
         truth = batch.rotations[0, :1]
@@ -144,9 +142,9 @@ def beside_ipdf(network: RotationModel, ipdf: str, data: RenderedDataset, images
             columns[f"{who}_ll"].append(float(posterior.log_prob(truth[None].float())))
             error = rotation_error(posterior.mode[0].double(), truth.double(), group)
             columns[f"{who}_error"].append(math.degrees(float(error)))
-    values = {name: torch.tensor(column, dtype=torch.float64) for name, column in columns.items()}
-    means = {name: float(column.mean()) for name, column in values.items()}
-    errors = {f"{name}_se": float(column.std()) / images**0.5 if images > 1 else 0.0 for name, column in values.items()}
+    result = {"images": images, "grid": grid_size(level), "ceiling": -math.log(cell_volume(level))}
+    for name, column in columns.items():
+        values = torch.tensor(column, dtype=torch.float64)
+        result |= {name: float(values.mean()), f"{name}_se": float(values.std()) / images**0.5 if images > 1 else 0.0}
     hours = {f"{who}_hours": one.info.get("hours") or 0.0 for who, one in (("ipdf", other), ("ours", network))}
-    size = {"images": images, "grid": grid_size(level), "ceiling": math.log(grid_size(level) / math.pi**2)}
-    return {**means, **errors, **hours, **size, "parameters": other.parameter_count}
+    return {**result, **hours, "parameters": other.parameter_count}

@@ -13,7 +13,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -21,25 +20,23 @@ from aquamam import __version__
 from aquamam.errors import InputError
 from aquamam.files import write_json, write_text
 from aquamam.pages.page import image_uri, page
+from aquamam.plotting import style
 
 LEAD = "Log-likelihoods are with respect to volume π² (uniform: −2.2895) unless said otherwise; quaternions are xyzw."
 # Okabe and Ito's colours, which colour-blind readers can tell apart
 BLUE, ORANGE, BLACK, GREY = "#0072B2", "#D55E00", "#222222", "#8A8A8A"
 STYLE: Any = {
-    **{"font.size": 11, "axes.titlesize": 12, "axes.edgecolor": BLACK, "legend.frameon": False, "figure.dpi": 150},
+    **{"font.size": 11, "axes.titlesize": 12, "axes.edgecolor": BLACK, "legend.frameon": False},
     **{"axes.spines.top": False, "axes.spines.right": False, "figure.constrained_layout.use": True},
 }
-COLUMNS = ("what", "here", "paper", "ceiling")
 
 
 @contextmanager
-def drawing(path: Path, width: float | int, height: float | int) -> Iterator[Figure]:
+def drawing(path: Path, width: float, height: float) -> Iterator[Figure]:
     """A figure in the style of all experiments, written to the path at the end."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(width, height))
+    with style.drawing(width, height, STYLE) as figure:
         yield figure
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, facecolor="white")
+        style.save(figure, path, dpi=150)
 
 
 def template(name: str) -> str:
@@ -60,7 +57,7 @@ def fill(name: str, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
         for line in texts[titles[part]].format_map(values).splitlines():
             if line.startswith("| "):
                 cells = [cell.strip() for cell in line.strip("| ").split("|")]
-                section["rows"].append(dict(zip(COLUMNS, [*cells, "", ""])))
+                section["rows"].append(dict(zip(("what", "here", "paper", "ceiling"), [*cells, "", ""])))
             elif line.startswith("!["):
                 caption, file = line[2:-1].split("](")
                 section["figures"].append({"file": file, "caption": caption})
@@ -85,11 +82,9 @@ def to_html(section: dict[str, Any], folder: Path) -> str:
 
 
 def _html_table(rows: list[dict[str, str]]) -> str:
-    shown = ("what", "paper", "here", "ceiling")
-    lines = ["".join(f"<th>{name if name != 'what' else ''}</th>" for name in shown)]
-    lines += ["".join(f"<td>{escape(row[name])}</td>" for name in shown) for row in rows]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="card scroll"><table class=words>{body}</table></div>'
+    lines = ["<th></th><th>paper</th><th>here</th><th>ceiling</th>"]
+    lines += ["".join(f"<td>{escape(row[name])}</td>" for name in ("what", "paper", "here", "ceiling")) for row in rows]
+    return f'<div class="card scroll"><table class=words><tr>{"</tr><tr>".join(lines)}</tr></table></div>'
 
 
 def _write_page(path: Path, title: str, body: list[str]) -> None:

@@ -20,12 +20,20 @@ from aquamam.reproduce.fit_pairs import Pairs
 from aquamam.reproduce.report import BLUE, GREY, ORANGE, drawing
 
 
+def nearest(
+    q: Float[Tensor, "n 4"], modes: Float[Tensor, "modes 4"]
+) -> tuple[Float[Tensor, "n"], Int[Tensor, "modes"]]:
+    """Radians from each rotation to the nearest mode, and to how many each mode is the nearest."""
+    distance, which = zip(*(geodesic_angle(part.double()[:, None], modes).min(1) for part in q.split(4096)))
+    return torch.cat(distance), torch.cat(which).bincount(minlength=len(modes))
+
+
 class Drawn(NamedTuple):
     """Samples from the hierarchical model: a viewpoint, then a rotation from a posterior."""
 
     category: Int[Tensor, "samples"]
     q: Float[Tensor, "samples 4"]
-    wrong: Bool[Tensor, "samples"] | None  # whether the sentence is of no true rotation, for systems with sentences
+    wrong: Bool[Tensor, "samples"] | None = None  # of systems with sentences: whether one is of no true rotation
 
 
 def draw(posterior: RotationDistribution, pairs: Pairs, count: int, seed: int) -> Drawn:
@@ -35,29 +43,26 @@ def draw(posterior: RotationDistribution, pairs: Pairs, count: int, seed: int) -
     kept = torch.arange(int(counts.max()))[:, None] < counts  # every viewpoint gets the largest of the counts
     category = torch.arange(pairs.categories).expand_as(kept)[kept]
     if not isinstance(posterior, QuaternionSentences):
-        return Drawn(category, posterior.sample((len(kept),), generator=generator)[kept], None)
+        return Drawn(category, posterior.sample((len(kept),), generator=generator)[kept])
     bar = tqdm(kept.split(200), desc="sample", unit="part", disable=None)
     drawn = [posterior.sentences(len(part), generator=generator) for part in bar]
     chart, cell = torch.cat([part.chart for part in drawn])[kept], torch.cat([part.cell for part in drawn])[kept]
-    cells = posterior.cells
-    truth = cells.chart.split(pairs.q)
-    same = (cells.locate(truth)[:, category] == cell).all(-1) & (truth.chart[:, category] == chart)
+    truth, _ = posterior._cell(pairs.q)
+    same = (truth[:, category] == torch.cat([chart[:, None], cell], -1)).all(-1)
     right = (same & pairs.real[:, category]).any(0)
+    cells = posterior.cells
     return Drawn(category, cells.chart.join(chart, cells.uniform(cell, generator)), ~right)
 
 
 def judge(pairs: Pairs, drawn: Drawn, seed: int = 0) -> dict[str, Any]:
     """How samples compare with the truth: distances to the nearest mode, and the shares of the modes."""
-    distance = torch.zeros(len(drawn.q), dtype=torch.float64)
-    viewpoints = []
+    distance, viewpoints = torch.zeros(len(drawn.q), dtype=torch.float64), []
     random = np.random.default_rng(seed)
     for i in range(pairs.categories):
         mine = drawn.category == i
-        angles = geodesic_angle(drawn.q[mine].double()[:, None], pairs.of(i)[None])
-        distance[mine], mode = angles.min(1)
-        shares = compare_shares(mode.bincount(minlength=angles.shape[1]).numpy(), random)
+        distance[mine], visits = nearest(drawn.q[mine], pairs.of(i))
         mean = float(torch.rad2deg(distance[mine].mean()))
-        viewpoints.append({"viewpoint": i, **shares, "mean_distance_deg": mean})
+        viewpoints.append({"viewpoint": i, **compare_shares(visits.numpy(), random), "mean_distance_deg": mean})
     result: dict[str, Any] = {"samples": len(drawn.q), "mean_distance_deg": float(torch.rad2deg(distance.mean()))}
     if drawn.wrong is not None:
         result["wrong_sentences"] = int(drawn.wrong.sum())
@@ -65,11 +70,11 @@ def judge(pairs: Pairs, drawn: Drawn, seed: int = 0) -> dict[str, Any]:
     return {**result, "viewpoints": viewpoints, "verdict": verdict(viewpoints)}
 
 
-def compare_shares(counts: np.ndarray, random: np.random.Generator, trials: int = 4000) -> dict[str, Any]:
+def compare_shares(counts: np.ndarray, random: np.random.Generator) -> dict[str, Any]:
     """Total variation of sampled from uniform shares, the same for samples of the truth, and the chi-square p."""
     n, modes = int(counts.sum()), len(counts)
     truth = np.full(modes, 1 / modes)
-    simulated = np.abs(random.multinomial(n, truth, size=trials) / max(n, 1) - truth).sum(1) / 2
+    simulated = np.abs(random.multinomial(n, truth, size=4000) / max(n, 1) - truth).sum(1) / 2
     return {
         "samples": n,
         "counts": counts.tolist(),
@@ -85,19 +90,17 @@ def verdict(viewpoints: list[dict[str, Any]]) -> str:
     rows = [row for row in viewpoints if len(row["counts"]) > 1]
     worst = max(rows, key=lambda row: row["total_variation"] / max(row["total_variation_of_truth"], 1e-12))
     failed = sum(row["p_value"] < 0.001 for row in rows)
-    found, of_truth = (f"{worst[name]:.3f}" for name in ("total_variation", "total_variation_of_truth"))
-    which = f"the worst, viewpoint {worst['viewpoint']}, has a total variation of {found}"
     test = f"{failed} of {len(rows)} viewpoints with several rotations fail the chi-square test at p < 0.001"
-    return f"{test}; {which} where sampling the truth gives {of_truth}"
+    found = "the worst, viewpoint {viewpoint}, has a total variation of {total_variation:.3f}".format_map(worst)
+    return f"{test}; {found} where sampling the truth gives {worst['total_variation_of_truth']:.3f}"
 
 
 def draw_shares(path: Path, system: str, viewpoints: list[dict[str, Any]]) -> None:
     """Six panels of sampled shares of the modes against the uniform truth (Figure 6)."""
     with drawing(path, 9.6, 5.6) as figure:
-        axes = figure.subplots(2, -(-len(viewpoints) // 2), squeeze=False).ravel()
-        for axis, row in zip(axes, viewpoints):
-            counts = np.array(row["counts"])
-            modes, n = len(counts), max(int(counts.sum()), 1)
+        axes = figure.subplots(2, 3)
+        for axis, row in zip(axes.flat, viewpoints):
+            counts, modes, n = np.array(row["counts"]), len(row["counts"]), max(row["samples"], 1)
             truth = 1 / modes
             noise = 2 * math.sqrt(truth * (1 - truth) / n)
             axis.bar(np.arange(modes), counts / n, width=0.8 if modes < 32 else 0.9, color=BLUE)
@@ -109,23 +112,21 @@ def draw_shares(path: Path, system: str, viewpoints: list[dict[str, Any]]) -> No
             of_truth = f" (truth: {row['total_variation_of_truth']:.4f})" if modes > 1 else ""
             note = f"total variation {row['total_variation']:.4f}{of_truth}"
             axis.text(0.5, 0.965, note, transform=axis.transAxes, ha="center", va="top", fontsize=9)
-        total = sum(row["samples"] for row in viewpoints)
-        figure.suptitle(f"{system}: shares of {total:,} sampled rotations")
-        for axis in axes[len(axes) // 2 :]:
+        figure.suptitle(f"{system}: shares of {sum(row['samples'] for row in viewpoints):,} sampled rotations")
+        for axis in axes[1]:
             axis.set_xlabel("rotation of the viewpoint")
         figure.supylabel("share of the samples")
-        handles = [
-            Patch(color=BLUE, label="sampled"),
-            Line2D([], [], color=ORANGE, ls="--", label="truth (uniform)"),
-            Patch(color=ORANGE, alpha=0.25, label="two standard deviations of sampling the truth"),
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+        noise_of_truth = Patch(color=ORANGE, alpha=0.25, label="two standard deviations of sampling the truth")
+        handles = [Patch(color=BLUE, label="sampled"), Line2D([], [], color=ORANGE, ls="--", label="truth (uniform)")]
+        figure.legend(handles=[*handles, noise_of_truth], loc="outside lower center", ncols=3)
 
 
-def draw_curve(path: Path, losses: list[float], minimum: float, notes: dict[str, float], *, system: str) -> None:
+def draw_curve(
+    path: Path, system: str, losses: list[float], minimum: float, note: tuple[str, float] | None = None
+) -> None:
     """The loss while training with its theoretical minimum (Figure 5), and what is left of it on a logarithmic axis.
 
-    `notes` name heights of the right panel.
+    note: a height of the right panel and what it means.
     """
     with drawing(path, 9.6, 3.6) as figure:
         left, right = figure.subplots(1, 2)
@@ -137,8 +138,9 @@ def draw_curve(path: Path, losses: list[float], minimum: float, notes: dict[str,
         right.semilogy(np.maximum(np.array(losses) - minimum, 1e-6), color=BLUE, lw=1.6)
         right.set_ylabel("above the minimum (nats)")
         right.grid(axis="y", color=GREY, alpha=0.3, lw=0.6)
-        for note, height in notes.items():
+        if note is not None:
+            meaning, height = note
             right.axhline(height, color=ORANGE, ls=":", lw=1.4)
-            right.text(0.99, height * 4, note, transform=right.get_yaxis_transform(), ha="right", fontsize=9)
+            right.text(0.99, height * 4, meaning, transform=right.get_yaxis_transform(), ha="right", fontsize=9)
         for axis in (left, right):
             axis.set(xlabel="step", xlim=(0, len(losses)))

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from aquamam.baselines.ipdf import IPDF, IPDFConfig
 from aquamam.baselines.mog import AQuaMaMMoG, MoGConfig
-from aquamam.checkpoints.checkpoint import load, save_model
-from aquamam.errors import InputError
+from aquamam.checkpoints.checkpoint import build, load, save_model
+from aquamam.errors import require
 from aquamam.geometry.grid import cell_volume, grid_size
-from aquamam.geometry.rotations import as_unit_quat, convert_log_density, geodesic_angle, quat_to_rotvec
+from aquamam.geometry.rotations import as_unit_quat, convert_log_density, quat_to_rotvec
 from aquamam.network.model import AQuaMaM, ModelConfig
 from aquamam.plotting import ball, make_cloud, save
 from aquamam.posterior.distribution import RotationDistribution
 from aquamam.reproduce.fit_pairs import FAST, PAPER, PLAIN, Fit, FitConfig, Pairs
 from aquamam.reproduce.report import BLUE, ORANGE, drawing, finish
-from aquamam.reproduce.samples import draw, draw_curve, draw_shares, judge
+from aquamam.reproduce.samples import draw, draw_curve, draw_shares, judge, nearest
 from aquamam.training.presets import PRESETS
 
 NAMES = {"aquamam": "AQuaMaM", "ipdf": "IPDF", "mog": "AQuaMaM-MoG"}
@@ -37,38 +37,35 @@ class Scale:
     aquamam: FitConfig
     ipdf: FitConfig
     mog: FitConfig
-    negatives: int  # of IPDF in a step; the paper draws 4,095 for each of 128 samples
-    near: float  # share of them that is drawn about the true rotations, which all viewpoints share
-    level: int  # of the grid that normalises IPDF and that it is sampled from
-
-    def __post_init__(self) -> None:
-        grid_size(self.level)  # refuses levels that do not exist
+    grid: IPDFConfig  # its negatives, and the grid that normalises it and that it is sampled from
 
     def reduced(self, system: str) -> bool:
         """Whether anything differs from the paper's run but the seed."""
         paper = SCALES["paper"]
-        mine, theirs = ((one.negatives, one.near, one.level) for one in (self, paper))
-        return (system == "ipdf" and mine != theirs) or replace(getattr(self, system), seed=0) != getattr(paper, system)
+        coarser = system == "ipdf" and self.grid != paper.grid
+        return coarser or replace(getattr(self, system), seed=0) != getattr(paper, system)
 
 
 _QUICK = replace(PLAIN, lr=1e-3, beta2=0.99)
 _QUICK_IPDF, _QUICK_MOG = replace(_QUICK, steps=1500, decay="cosine", warm_up=0.02), replace(_QUICK, steps=400)
-# IPDF's own recipe: 1,000 steps of warm-up, then a cosine
+# IPDF's own recipe: 1,000 steps of warm-up, then a cosine; the paper draws 4,095 negatives for each of 128 samples
 _COSINE: Any = {"decay": "cosine", "warm_up": 1 / 300, "final": 0.0}
 _IPDF = replace(PLAIN, batches="sampled", steps=300_000, lr=1e-4, beta2=0.999, **_COSINE)
+_GRID = IPDFConfig(encoder="category", negatives=4095, level=5, normaliser="truth", samples="points")
+_QUICK_GRID = replace(_GRID, negatives=2047, level=4, near_negatives=0.5, shared_negatives=True)
 SCALES = {
-    "cpu": Scale(aquamam=FAST, ipdf=_QUICK_IPDF, mog=_QUICK_MOG, negatives=2047, near=0.5, level=4),
-    "paper": Scale(aquamam=PAPER, ipdf=_IPDF, mog=PAPER, negatives=4095, near=0.0, level=5),
+    "cpu": Scale(aquamam=FAST, ipdf=_QUICK_IPDF, mog=_QUICK_MOG, grid=_QUICK_GRID),
+    "paper": Scale(aquamam=PAPER, ipdf=_IPDF, mog=PAPER, grid=_GRID),
 }
 
 
-def toy_pairs(viewpoints: int = 6) -> Pairs:
+def toy_pairs() -> Pairs:
     """The original's data: viewpoint i has 2^i rotations, drawn in order from NumPy's legacy generator with seed 2010.
 
     SciPy's `Rotation.random` makes four normal numbers a unit quaternion; doing so here does not depend on its version.
     """
     random = np.random.RandomState(2010)
-    normal = [random.normal(size=(2**i, 4)) for i in range(viewpoints)]
+    normal = [random.normal(size=(2**i, 4)) for i in range(6)]
     return Pairs.uniform([torch.from_numpy(q / np.linalg.norm(q, axis=1, keepdims=True)) for q in normal])
 
 
@@ -76,14 +73,11 @@ def run_system(system: str, pairs: Pairs, out: Path, scale: Scale, samples: int,
     """Train a system, take its likelihood, judge its samples; writes the model and the figures, returns the numbers."""
     config, tag = getattr(scale, system), "" if system == "aquamam" else f"_{system}"
     torch.manual_seed(config.seed)
-    grid: dict[str, Any] = {"level": scale.level, "normaliser": "truth", "samples": "points"}
-    grid |= {"encoder": "category", "categories": pairs.categories, "negatives": scale.negatives}
-    grid |= {"near_negatives": scale.near, "shared_negatives": scale.near > 0}
-    networks = {"aquamam": lambda: AQuaMaM(TOY_MODEL), "mog": lambda: AQuaMaMMoG(MOG_MODEL)}
-    model = networks.get(system, lambda: IPDF(IPDFConfig(**grid)))()
-    fit = Fit(model, pairs, config, out / f"{system}_state.pt", device).run(f"toy, {NAMES[system]}")
+    network: Any = {"aquamam": TOY_MODEL, "ipdf": scale.grid, "mog": MOG_MODEL}[system]
+    model: Any = build(system, network.to_dict()).to(device)
+    fit = Fit(model, pairs, config, out / f"{system}_state.pt").run(f"toy, {NAMES[system]}")
     with torch.no_grad():
-        likelihood, posterior = LIKELIHOODS[system](model, pairs, fit)
+        likelihood, posterior = LIKELIHOODS[system](model, pairs)
         started, cpu = time.monotonic(), time.process_time()
         judged = judge(pairs, draw(posterior, pairs, samples, config.seed), config.seed)
         sampling, cpu = time.monotonic() - started, time.process_time() - cpu
@@ -93,34 +87,31 @@ def run_system(system: str, pairs: Pairs, out: Path, scale: Scale, samples: int,
     info = {"experiment": "toy", **{key: result[key] for key in ("log_likelihood", "steps", "seed")}}
     save_model(model, out / f"{'model' if system == 'aquamam' else system}.safetensors", info)
     draw_shares(out / f"toy_proportions{tag}.png", NAMES[system], judged["viewpoints"])
-    if system != "mog":
+    if "least_training_loss" in result:
         # while the closest two of viewpoint 5's 32 rotations are not told apart, each gets half of its probability
-        close = {"two rotations, 0.00017 apart in $q_x$, taken for one": math.log(2) * 2 / 32 / pairs.categories}
-        notes = close if system == "aquamam" else {}
-        draw_curve(out / f"toy_curve{tag}.png", fit.curve, result["least_training_loss"], notes, system=NAMES[system])
+        close = ("two rotations, 0.00017 apart in $q_x$, taken for one", math.log(2) * 2 / 32 / pairs.categories)
+        note = close if system == "aquamam" else None
+        draw_curve(out / f"toy_curve{tag}.png", NAMES[system], fit.curve, result["least_training_loss"], note)
     return result
 
 
-def _aquamam(model: AQuaMaM, pairs: Pairs, fit: Fit) -> tuple[dict[str, Any], RotationDistribution]:
-    posterior, sentence = model.posterior(torch.arange(pairs.categories)), pairs.ceiling(model.cells)
-    return {
-        "log_likelihood": pairs.mean(posterior.log_prob(pairs.q)),
-        "ceiling": sentence + float((pairs.weight[pairs.real] * pairs.log_factor(model.cells)).sum()),
-        "least_training_loss": -sentence,
-        "bins": model.config.bins,
-    }, posterior
+def of_sentences(model: AQuaMaM, pairs: Pairs) -> tuple[dict[str, Any], RotationDistribution]:
+    """AQuaMaM's likelihood, and what bounds it."""
+    posterior, (sentence, ceiling) = model.posterior(torch.arange(pairs.categories)), pairs.ceilings(model.cells)
+    values = {"log_likelihood": pairs.mean(posterior.log_prob(pairs.q)), "ceiling": ceiling}
+    return {**values, "least_training_loss": -sentence, "bins": model.config.bins}, posterior
 
 
-def _ipdf(model: IPDF, pairs: Pairs, fit: Fit) -> tuple[dict[str, Any], RotationDistribution]:
-    """As the paper does, on the grid rotated to each truth, and on the grid as it stands, which is also sampled."""
-    real, volume = pairs.real, cell_volume(model.config.level)
+def on_grids(model: IPDF, pairs: Pairs) -> tuple[dict[str, Any], RotationDistribution]:
+    """IPDF as in the paper, on the grid rotated to each truth, and on the grid as it stands, which is also sampled."""
+    real, volume, ceiling = pairs.real, cell_volume(model.config.level), -math.log(cell_volume(model.config.level))
     category = real.nonzero()[:, 1]
     moved = model.posterior(category).log_prob(pairs.q[real]).double()
     standing = model.posterior(torch.arange(pairs.categories), normaliser="grid")
     # what the rotated grids give to the cells of the true rotations, which nothing forbids to sum to more than one
     claimed = torch.zeros(pairs.categories).double().index_add(0, category, moved.exp() * volume)
     ambiguity = pairs.mean(real.sum(0).double().log().expand(real.shape))
-    found, ceiling = float((pairs.weight[real] * moved).sum()), -math.log(volume)
+    found = float((pairs.weight[real] * moved).sum())
     missing = f"has not converged: {ceiling - found:.2f} nats are missing, so its samples say little about IPDF"
     return {
         "log_likelihood": found,
@@ -135,7 +126,8 @@ def _ipdf(model: IPDF, pairs: Pairs, fit: Fit) -> tuple[dict[str, Any], Rotation
     }, standing
 
 
-def _mog(model: AQuaMaMMoG, pairs: Pairs, fit: Fit) -> tuple[dict[str, Any], RotationDistribution]:
+def of_mixtures(model: AQuaMaMMoG, pairs: Pairs) -> tuple[dict[str, Any], RotationDistribution]:
+    """AQuaMaM-MoG's likelihood, which nothing bounds."""
     posterior = model(torch.arange(pairs.categories))
     log_p = posterior.log_prob(pairs.q)
     each = [float(log_p[pairs.real[:, i], i].mean()) for i in range(pairs.categories)]
@@ -143,15 +135,15 @@ def _mog(model: AQuaMaMMoG, pairs: Pairs, fit: Fit) -> tuple[dict[str, Any], Rot
     return {**values, "components": model.config.components}, posterior
 
 
-LIKELIHOODS: dict[str, Any] = {"aquamam": _aquamam, "ipdf": _ipdf, "mog": _mog}
+LIKELIHOODS: dict[str, Any] = {"aquamam": of_sentences, "ipdf": on_grids, "mog": of_mixtures}
 
 
 def run(
     out: Path, scale: Scale, *, samples: int = 40_000, systems: Sequence[str] = ("aquamam",), device: str = "cpu"
 ) -> dict[str, Any]:
     """The whole experiment; returns what OUT/toy.json holds: one system's result, and others under their names."""
-    if not systems or any(name not in NAMES for name in systems):
-        raise InputError(f"systems must be some of {', '.join(NAMES)}, got {', '.join(systems) or 'none'}.")
+    known = bool(systems) and set(systems) <= set(NAMES)
+    require(known, f"systems must be some of {', '.join(NAMES)}, got {', '.join(systems) or 'none'}.")
     pairs = toy_pairs()
     results = {name: run_system(name, pairs, out, scale, samples, device) for name in systems}
     main = "aquamam" if "aquamam" in results else systems[0]
@@ -172,7 +164,7 @@ def run_mog(out: Path, scale: Scale, *, samples: int = 40_000, device: str = "cp
         posterior = load(out / "mog.safetensors")(torch.tensor([0]))
         generator = torch.Generator().manual_seed(scale.mog.seed)
         cloud = make_cloud(posterior, samples=shown, uniform=0, truth=true, generator=generator)
-    distance = torch.rad2deg(geodesic_angle(torch.from_numpy(cloud.q[1:]).double(), true))
+    distance = torch.rad2deg(nearest(torch.from_numpy(cloud.q[1:]), true[None])[0])
     far = {"samples": shown, "angle_of_truth_deg": float(torch.rad2deg(quat_to_rotvec(true).norm()))}
     far |= {"mean_distance_deg": float(distance.mean()), "median_distance_deg": float(distance.median())}
     far |= {f"farther_than_{angle}_deg": float((distance > angle).double().mean()) for angle in (1, 10)}
@@ -212,17 +204,13 @@ def run_peak(
     """The whole experiment; returns what OUT/peak.json holds."""
     q = as_unit_quat(peak_rotation() if rotation is None else rotation, "rotation")
     torch.manual_seed(config.seed)
-    model = AQuaMaM(replace(TOY_MODEL, categories=1))
-    pairs = Pairs.uniform([q[None]])
-    fit = Fit(model, pairs, config, out / "state.pt", device).run("peak")
-    sentence = pairs.ceiling(model.cells)
-    ceiling = sentence + float(pairs.log_factor(model.cells))
+    model, pairs = AQuaMaM(replace(TOY_MODEL, categories=1)).to(device), Pairs.uniform([q[None]])
+    fit = Fit(model, pairs, config, out / "state.pt").run("peak")
     with torch.no_grad():
-        log_likelihood = float(model(torch.tensor([0])).log_prob(q[None]))
-    result: dict[str, Any] = {"log_likelihood": log_likelihood, "ceiling": ceiling, "measure": "pi^2"}
+        result, _ = of_sentences(model, pairs)
+    draw_curve(out / "peak_curve.png", "AQuaMaM", fit.curve, result.pop("least_training_loss"))
     result |= {f"{name}_volume_1": convert_log_density(result[name], to="1") for name in ("log_likelihood", "ceiling")}
     result |= {"rotation_xyzw": q.tolist(), "angle_deg": math.degrees(float(quat_to_rotvec(q).norm())), **fit.costs()}
-    result |= {"bins": model.config.bins, "reduced": config.batches == "expected"}
-    save_model(model, out / "model.safetensors", {"experiment": "peak", "log_likelihood": log_likelihood})
-    draw_curve(out / "peak_curve.png", fit.curve, -sentence, {}, system="AQuaMaM")
+    result |= {"measure": "pi^2", "reduced": config.batches == "expected"}
+    save_model(model, out / "model.safetensors", {"experiment": "peak", "log_likelihood": result["log_likelihood"]})
     return finish(out, "peak", result)
