@@ -116,6 +116,7 @@ class Trainer:
         progress = self.progress
         if progress.finished:
             return progress
+        self.mark, self.fastest = (progress.images, progress.elapsed), 0.0  # images a second between validations
         interval = self.config.validate_every
         if self.config.schedule == "plateau":  # an epoch
             examples = self.config.epoch_size if self.train_data.endless else len(self.train_data)
@@ -245,7 +246,16 @@ class Trainer:
         trained = "train, poses included," if getattr(self.model.config, "pose", False) else "train"  # its loss is of
         line = f"step {progress.step:>7,}  {progress.elapsed / 60:6.1f} min  LL valid {log_likelihood:7.3f}  "
         self._say(line + f"{trained} {train:7.3f}" + (f"  ceiling {ceiling:.2f}" if ceiling else ""))
+        self._compare_rates()
         return stop
+
+    def _compare_rates(self) -> None:
+        """Say so where images come far more slowly than before, or people blame the recipe for a busy machine."""
+        images, elapsed = self.progress.images, self.progress.elapsed
+        rate = (images - self.mark[0]) / max(elapsed - self.mark[1], 1e-9)
+        if rate < self.fastest / 2:
+            self._say(f"{rate:,.0f} images/s, {self.fastest:,.0f} before: other work seems to keep this machine busy.")
+        self.mark, self.fastest = (images, elapsed), max(self.fastest, rate)
 
     # State.
 
