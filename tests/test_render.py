@@ -195,6 +195,16 @@ def test_alpha_is_the_share_of_covered_samples():
     assert np.abs(rgba[..., :3] - full * rgba[..., 3:] / 255).max() <= 1
 
 
+def test_a_mesh_of_one_triangle_shows_the_colours_of_its_corners():
+    triangle = Mesh(
+        vertices=np.array([(-1.0, -1, 0), (1, -1, 0), (0, 1, 0)]),
+        faces=np.array([(0, 1, 2)]),
+        colours=np.diag([180, 180, 180]).astype(np.uint8),
+    )
+    image = render(triangle, I, RenderSettings(size=64, ambient=1, diffuse=0))
+    assert [int(image[row, column].argmax()) for row, column in ((46, 20), (46, 44), (20, 32))] == [0, 1, 2]
+
+
 def test_texture_is_perspective_correct():
     ramp = np.zeros((4, 256, 3), np.uint8)
     ramp[..., 0] = np.arange(256)

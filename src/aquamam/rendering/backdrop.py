@@ -14,11 +14,12 @@ FINEST = 32  # cells along a side of the finest octave of noise
 
 
 @compiled
-def _random_colour(state, colour):
+def _random_colour(state):
     """Pale more often than not; linear light."""
     bright, chroma = log_uniform(state, 0.02, 0.9), uniform(state, 0.0, 1.0) ** 2
-    for c in range(3):
-        colour[c] = bright * math.exp(chroma * uniform(state, -1.6, 1.6))
+    red, green = uniform(state, -1.6, 1.6), uniform(state, -1.6, 1.6)
+    blue = uniform(state, -1.6, 1.6)
+    return bright * math.exp(chroma * red), bright * math.exp(chroma * green), bright * math.exp(chroma * blue)
 
 
 @compiled
@@ -52,10 +53,7 @@ def _add_noise(state, image, cells, amount, chroma):
 @compiled
 def paint_texture(state, image):
     """Fill an image (3, side, side) with a random texture: a colour, noise in several octaves, perhaps stripes."""
-    colour = np.empty(3)
-    _random_colour(state, colour)
-    for c in range(3):
-        image[c] = colour[c]
+    image[0], image[1], image[2] = _random_colour(state)
     amount, falloff, chroma = log_uniform(state, 0.05, 1.2), uniform(state, 0.5, 1.1), uniform(state, 0.0, 0.5)
     cells = 1
     while cells <= FINEST:
@@ -90,8 +88,7 @@ def paint_shape(state, image, texture, diffuse, x, y, half_x, half_y, angle, rou
     like a solid thing by the map of received light.
     """
     side = image.shape[1]
-    colour = np.empty(3)
-    _random_colour(state, colour)
+    colour = _random_colour(state)
     cos, sin = math.cos(angle), math.sin(angle)
     reach = math.sqrt(half_x * half_x + half_y * half_y)
     kind = uniform(state, 0.0, 1.0)

@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64
 from scipy.spatial.transform import Rotation
 
-from aquamam.rendering.raster import TILE, Scene, _cover, compiled
+from aquamam.rendering.raster import compiled, cover, dot, new_canvas, place, set_rays
+from aquamam.rendering.scene import Scene
 
 DIFFUSE, GLOSSY = 16, 32  # texels along a side of the two maps
 MOST_LIGHTS = 6
@@ -55,13 +56,12 @@ def direction(state):
 
 
 @compiled
-def tint(state, most, colour):
+def tint(state, most):
     """A colour of brightness one between warm and cold, a little green or magenta."""
     warm, green = uniform(state, -most, most), uniform(state, -0.3 * most, 0.3 * most)
-    colour[0], colour[1], colour[2] = math.exp(warm), math.exp(green), math.exp(-warm)
-    total = (colour[0] + colour[1] + colour[2]) / 3.0
-    for c in range(3):
-        colour[c] /= total
+    red, green, blue = math.exp(warm), math.exp(green), math.exp(-warm)
+    mean = (red + green + blue) / 3.0
+    return red / mean, green / mean, blue / mean
 
 
 @compiled
@@ -103,52 +103,49 @@ def look_up(table, x, y, z):
 
 
 @compiled
-def draw_lights(state, lights):
-    """Fill rows (direction, sharpness, red, green, blue) of lights; return their number. The first is the brightest."""
-    colour = np.empty(3)
-    count = 1 + int(uniform(state, 0.0, MOST_LIGHTS - 0.01))
-    for k in range(count):
+def draw_lights(state):
+    """Rows (direction, sharpness, red, green, blue) of lights; the first is the brightest."""
+    lights = np.empty((1 + int(uniform(state, 0.0, MOST_LIGHTS - 0.01)), 7))
+    for k in range(lights.shape[0]):
         x, y, z = direction(state)
         y, z = y + 0.7, z + 0.5  # lamps and windows are above more often than below, and before the part than behind it
         norm = math.sqrt(x * x + y * y + z * z) + 1e-9
         sharp = log_uniform(state, 1.5, 40.0) if uniform(state, 0.0, 1.0) < 0.6 else log_uniform(state, 40.0, 1000.0)
         bright = log_uniform(state, 0.3, 3.0) if k == 0 else log_uniform(state, 0.05, 0.8)
-        tint(state, 0.35, colour)
+        red, green, blue = tint(state, 0.35)
         height = bright / (COSINE[1] * _product(sharp, COSINE[0], 1.0))
-        lights[k, 0], lights[k, 1], lights[k, 2], lights[k, 3] = x / norm, y / norm, z / norm, sharp
-        for c in range(3):
-            lights[k, 4 + c] = height * colour[c]
-    return count
+        colour = height * red, height * green, height * blue
+        lights[k] = np.array((x / norm, y / norm, z / norm, sharp, *colour))
+    return lights
 
 
 @compiled
-def draw_environment(state, roughness, first, lights, count, diffuse, glossy):
-    """Fill both maps: light received by a normal and light reflected from a direction, from light number `first` on."""
-    above, below = np.empty(3), np.empty(3)
-    tint(state, 0.3, above)
-    tint(state, 0.3, below)
+def lobe_of(roughness):
+    """Sharpness of the lobe of a glossy surface."""
+    return min(max(0.5 / (roughness * roughness), 0.6), 1500.0)
+
+
+@compiled
+def draw_environment(state, lights, lobe, diffuse, glossy):
+    """Fill both maps: light received by a normal and light reflected from a direction, of all lights but the first."""
+    above, below = tint(state, 0.3), tint(state, 0.3)
     ambient = log_uniform(state, 0.15, 1.2)
     floor = uniform(state, 0.1, 1.0)
-    ux, uy, uz = direction(state)
-    uy += 2.0
-    norm = math.sqrt(ux * ux + uy * uy + uz * uz)
-    ux, uy, uz = ux / norm, uy / norm, uz / norm
-    lobe = min(max(0.5 / (roughness * roughness), 0.6), 1500.0)
+    x, y, z = direction(state)
+    up = x, y + 2.0, z
+    norm = math.sqrt(dot(up, up))
+    up = up[0] / norm, up[1] / norm, up[2] / norm
     whole = lobe / (2.0 * math.pi * (1.0 - math.exp(-2.0 * lobe)))
-    for kind in range(2):
-        table = diffuse if kind == 0 else glossy
+    for table, sharp, height in ((diffuse, COSINE[0], COSINE[1]), (glossy, lobe, whole)):
         side = table.shape[1]
-        sharp_lobe = COSINE[0] if kind == 0 else lobe
-        height = COSINE[1] if kind == 0 else whole
         for i in range(side):
             for j in range(side):
-                x, y, z = _octahedral(i, j, side)
-                up = 0.5 + 0.5 * (x * ux + y * uy + z * uz)
+                towards = _octahedral(i, j, side)
+                share = 0.5 + 0.5 * dot(towards, up)
                 for c in range(3):
-                    table[c, i, j] = ambient * (above[c] * up + floor * below[c] * (1.0 - up))
-                for k in range(first, count):
-                    cosine = x * lights[k, 0] + y * lights[k, 1] + z * lights[k, 2]
-                    amount = height * _product(lights[k, 3], sharp_lobe, cosine)
+                    table[c, i, j] = ambient * (above[c] * share + floor * below[c] * (1.0 - share))
+                for k in range(1, lights.shape[0]):
+                    amount = height * _product(lights[k, 3], sharp, dot(towards, lights[k]))
                     for c in range(3):
                         table[c, i, j] += amount * lights[k, 4 + c]
 
@@ -180,42 +177,27 @@ def visibility(
 @compiled
 def _look(vertices, faces, radius, rotations, seen):
     """Mark which vertices each rotation shows to a camera far away."""
-    distance, count = FAR * radius, vertices.shape[0]
+    distance = FAR * radius
     step = 2.1 * radius / distance / SAMPLES
-    xs = (np.arange(SAMPLES) + (0.5 - 0.5 * SAMPLES)) * step
-    ys = ((0.5 * SAMPLES - 0.5) - np.arange(SAMPLES)) * step
-    p, screen = np.empty((count, 3)), np.empty((count, 2))
-    depth, owner = np.zeros((SAMPLES, SAMPLES), np.float32), np.full((SAMPLES, SAMPLES), -1, np.int32)
-    floor = np.zeros((SAMPLES // TILE + 1, SAMPLES // TILE + 1), np.float32)
+    canvas = new_canvas(vertices.shape[0], SAMPLES, SAMPLES)
+    set_rays(canvas, step)
     for k in range(rotations.shape[0]):
-        for v in range(count):
-            for c in range(3):
-                p[v, c] = (
-                    rotations[k, c, 0] * vertices[v, 0]
-                    + rotations[k, c, 1] * vertices[v, 1]
-                    + rotations[k, c, 2] * vertices[v, 2]
-                )
-            p[v, 2] -= distance
-            screen[v, 0], screen[v, 1] = -p[v, 0] / p[v, 2], -p[v, 1] / p[v, 2]
-        depth[:] = 0.0
-        owner[:] = -1
-        _cover(p, screen, faces, 0.1 * radius, step, xs, ys, depth, owner, floor)
-        for v in range(count):
-            column = int(screen[v, 0] / step + 0.5 * SAMPLES)
-            row = int(0.5 * SAMPLES - screen[v, 1] / step)
-            near = -1.0 / (p[v, 2] + 0.04 * radius)  # a little nearer than the vertex, as slopes and pixels are coarse
-            for i in range(max(row - 1, 0), min(row + 2, SAMPLES)):
-                for j in range(max(column - 1, 0), min(column + 2, SAMPLES)):
-                    seen[k, v] = seen[k, v] or depth[i, j] <= near
+        canvas.depth[:] = 0.0
+        place(canvas, vertices, rotations[k], distance)
+        cover(canvas, faces, 0.1 * radius, step)
+        for v in range(vertices.shape[0]):
+            column = int(canvas.screen[v, 0] / step + 0.5 * SAMPLES)
+            row = int(0.5 * SAMPLES - canvas.screen[v, 1] / step)
+            # a little nearer than the vertex, as slopes and pixels are coarse
+            near = -1.0 / (canvas.p[v, 2] + 0.04 * radius)
+            seen[k, v] = canvas.depth[row - 1 : row + 2, column - 1 : column + 2].min() <= near
 
 
 @compiled
-def light_vertices(directions, seen, lamp, lit):
+def light_vertices(directions, seen, lamp):
     """The share of a lamp's light that reaches each vertex: the mean over the directions next to the lamp's, which is
     given in object coordinates."""
-    near = np.argsort(-(directions @ lamp))[:NEAREST]
-    for v in range(seen.shape[1]):
-        total = 0.0
-        for k in range(NEAREST):
-            total += seen[near[k], v]
-        lit[v] = total / NEAREST
+    lit = np.zeros(seen.shape[1])
+    for k in np.argsort(-(directions @ lamp))[:NEAREST]:
+        lit += seen[k]
+    return lit / NEAREST

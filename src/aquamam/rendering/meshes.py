@@ -49,24 +49,21 @@ class Mesh:
     name: str = "mesh"
 
     def __post_init__(self) -> None:
-        for field, dtype in _ARRAYS.items():
-            value = getattr(self, field)
-            if value is not None:
-                value = np.array(value, dtype=dtype, order="C")  # a copy: the mesh does not change with its source
-                value.flags.writeable = False
-                object.__setattr__(self, field, value)
         V, F, name = len(self.vertices), len(self.faces), self.name
-        h, w = (0, 0) if self.texture is None else self.texture.shape[:2]
+        h, w = (0, 0) if self.texture is None else np.shape(self.texture)[:2]
         texture = [(h, w, 3)] if h * w else []
         shapes: list[Any] = [[(V, 3)], [(F, 3)], [(F, 3, 3)], [(F, 3, 2)], texture, [(V, 3), (F, 3, 3)]]
-        for field, allowed in zip(_ARRAYS, shapes, strict=True):
+        for (field, dtype), allowed in zip(_ARRAYS.items(), shapes, strict=True):
             value = getattr(self, field)
-            if value is not None and value.shape not in allowed:
-                raise InputError(f"{field} of {name!r} must have a shape of {allowed}, got {value.shape}.")
+            if value is None:
+                continue
+            value = np.array(value, dtype=dtype, order="C")  # a copy: the mesh does not change with its source
+            value.flags.writeable = False
+            object.__setattr__(self, field, value)
+            require(value.shape in allowed, f"{field} of {name!r} must have a shape of {allowed}, got {value.shape}.")
+            finite = dtype == np.uint8 or bool(np.isfinite(value).all())
+            require(finite, f"{field} must be finite, some of {name!r} are not; repair the mesh.")
         require(min(F, V) > 0, f"a mesh needs at least one triangle, {name!r} has none; point clouds are not drawn.")
-        for field in ("vertices", "uv", "normals"):
-            if (value := getattr(self, field)) is not None and not np.isfinite(value).all():
-                raise InputError(f"{field} must be finite, some of {name!r} are not; repair the mesh.")
         if self.faces.min() < 0 or self.faces.max() >= V:
             raise InputError(f"faces must name vertices 0 to {V - 1}, {name!r} names {int(self.faces.max())}.")
         if (self.uv is None) != (self.texture is None):
@@ -86,6 +83,10 @@ class Mesh:
             if value is not None:
                 digest.update(f"{value.dtype.str}{value.shape}".encode() + value.tobytes())
         return digest.hexdigest()
+
+    @cached_property
+    def corner_colours(self) -> UInt8[np.ndarray, "F 3 3"] | None:
+        return self.colours if self.colours is None or self.colours.ndim == 3 else self.colours[self.faces]
 
     @property
     def radius(self) -> float:

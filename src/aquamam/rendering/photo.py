@@ -8,31 +8,46 @@ logarithm of the apparent radius, in shares of the side, over `NOMINAL`.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from jaxtyping import Float32, Float64, UInt8, UInt64
+from jaxtyping import Float64, UInt8, UInt64
 
 from aquamam.geometry.camera import MARGIN, NOMINAL
 from aquamam.rendering.backdrop import paint_background, paint_shape
-from aquamam.rendering.framing import draw_occluder, draw_shape, draw_window, project
+from aquamam.rendering.framing import draw_occluder, draw_shape, draw_window, stand
 from aquamam.rendering.lights import (
     DIFFUSE,
     GLOSSY,
-    MOST_LIGHTS,
     draw_environment,
     draw_lights,
     light_vertices,
+    lobe_of,
     log_uniform,
     look_up,
     uniform,
     visibility,
 )
-from aquamam.rendering.meshes import GREY, Mesh
-from aquamam.rendering.raster import TILE, Scene, _cover, _edges, _mix, compiled, texel
-from aquamam.rendering.render import scene_arrays
-from aquamam.rendering.sensor import COSINES, QUANTISERS, expose
+from aquamam.rendering.meshes import Mesh
+from aquamam.rendering.raster import (
+    TINY,
+    colour_of,
+    compiled,
+    cover,
+    cross,
+    dot,
+    edges,
+    mix,
+    new_canvas,
+    planes,
+    set_rays,
+    texel,
+    texture_level,
+    value,
+)
+from aquamam.rendering.scene import Scene, scene_of
+from aquamam.rendering.sensor import expose
 
 SUPERSAMPLE = 2
 NEAREST, FARTHEST = 4.0, 20.0  # distances in radii
@@ -59,61 +74,63 @@ def photograph(
     """One picture for each rotation and key; the same rotation and key give the same bytes, whatever else is asked
     for. mesh_error: how far the part may differ from its mesh, as a share of its size.
     """
-    images, windows = np.empty((len(keys), 3, side, side), np.uint8), np.empty((len(keys), 3))
-    distances = np.empty(len(keys))
-    if pictures is None:
-        pictures = np.empty((0, 1, 1, 3), np.uint8)
-    radius, scene, normals, shadows = photo_scene(mesh)
-    results = images, windows, distances
-    rotations = np.ascontiguousarray(rotations)
-    _photograph_all(
-        scene, normals, shadows, radius, mesh_error, rotations, keys, pictures, QUANTISERS, COSINES, *results
-    )
-    return Photographs(*results)
+    n = len(keys)
+    taken = Photographs(np.empty((n, 3, side, side), np.uint8), np.empty((n, 3)), np.empty(n))
+    pictures = np.empty((0, 1, 1, 3), np.uint8) if pictures is None else pictures
+    _photograph_all(part_of(mesh), mesh_error, np.ascontiguousarray(rotations), keys, pictures, taken)
+    return taken
 
 
-_SCENES: WeakKeyDictionary[Mesh, Any] = WeakKeyDictionary()
+class Part(NamedTuple):
+    """What the loops read of a mesh."""
+
+    radius: float
+    scene: Scene
+    normals: np.ndarray  # (F, 3, 3) float32, of the corners
+    directions: np.ndarray  # (d, 3)
+    seen: np.ndarray  # (d, V), whether a vertex is seen from there
+    ambient: np.ndarray  # (F, 3) float32, the share of ambient light that reaches each corner
 
 
-def photo_scene(mesh: Mesh) -> tuple[float, Scene, Float32[np.ndarray, "faces 3 3"], Any]:
-    """Its radius, the mesh as the loops read it, a unit normal for each corner, and where light reaches it."""
-    if mesh not in _SCENES:
-        scene = Scene(*scene_arrays(mesh, GREY))
-        corners = mesh.vertices[mesh.faces]
+_PARTS: WeakKeyDictionary[Mesh, Part] = WeakKeyDictionary()
+
+
+def part_of(mesh: Mesh) -> Part:
+    if mesh not in _PARTS:
+        scene, corners = scene_of(mesh), mesh.vertices[mesh.faces]
         flat = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
         normals = np.repeat(flat[:, None], 3, 1) if mesh.normals is None else np.array(mesh.normals, np.float64)
         normals = normals / np.maximum(np.linalg.norm(normals, axis=-1, keepdims=True), 1e-12)
         normals = np.ascontiguousarray(normals, np.float32)
         radius = float(np.sqrt((corners**2).sum(-1).max()))
-        _SCENES[mesh] = radius, scene, normals, visibility(scene, radius, normals)
-    return _SCENES[mesh]
+        _PARTS[mesh] = Part(radius, scene, normals, *visibility(scene, radius, normals))
+    return _PARTS[mesh]
 
 
 @compiled
-def _draw_paint(state, known, paint):
+def _draw_paint(state, known):
     """How the part's colours are changed: three gains, an exponent, a saturation.
 
     A mesh without colours says nothing of the real part's: an exponent of zero makes it white, and the gains are its
     colour, from black to white, half of the time with a tint.
     """
-    gain = log_uniform(state, 0.75, 1.3)
+    gain, gains = log_uniform(state, 0.75, 1.3), np.empty(3)
     for c in range(3):
-        paint[c] = gain * math.exp(uniform(state, -0.12, 0.12))
-    paint[3] = log_uniform(state, 0.75, 1.35)
-    paint[4] = uniform(state, 0.6, 1.3)
+        gains[c] = gain * math.exp(uniform(state, -0.12, 0.12))
+    exponent, saturation = log_uniform(state, 0.75, 1.35), uniform(state, 0.6, 1.3)
     if not known:
-        gain, tint = log_uniform(state, 0.03, 0.8), max(uniform(state, -1.2, 1.2), 0.1)
+        gain, tint, exponent = log_uniform(state, 0.03, 0.8), max(uniform(state, -1.2, 1.2), 0.1), 0.0
         for c in range(3):
-            paint[c] = min(gain * math.exp(uniform(state, -tint, tint)), 0.9)
-        paint[3] = 0.0
+            gains[c] = min(gain * math.exp(uniform(state, -tint, tint)), 0.9)
+    return gains[0], gains[1], gains[2], exponent, saturation
 
 
 @compiled
-def _linear(curve, value):
+def _linear(curve, level):
     """Linear light of a byte, or of what lies between two."""
-    value = min(max(value, 0.0), 255.0)
-    k = int(value)
-    return curve[k] + (value - k) * (curve[k + 1] - curve[k])
+    level = min(max(level, 0.0), 255.0)
+    k = int(level)
+    return curve[k] + (level - k) * (curve[k + 1] - curve[k])
 
 
 @compiled
@@ -126,50 +143,19 @@ def _repaint(paint, curve, red, green, blue):
 
 
 @compiled
-def _texel(scene, u, v, area):
-    """Colour of the texture, between the two levels whose texels match the area in texels that a sample covers."""
-    texels, levels = scene[5], scene[6]
-    last, level = levels.shape[0] - 1, 0
-    while area > 4.0 and level < last:
-        area *= 0.25
-        level += 1
-    packed = texel(texels, levels, level, u - np.floor(u), v - np.floor(v))
-    return (packed & 0xFFFFF) / 4096.0, (packed >> 20 & 0xFFFFF) / 4096.0, (packed >> 40) / 4096.0
-
-
-@compiled
-def _shade(
-    p,
-    scene,
-    normals,
-    ambient,
-    lit_by,
-    R,
-    window,
-    step,
-    xs,
-    ys,
-    owner,
-    box,
-    paint,
-    gloss,
-    key,
-    diffuse,
-    glossy,
-    image,
-    cover,
-):
+def _shade(canvas, part, lit_by, R, window, step, box, paint, gloss, key, diffuse, glossy, image, cover):
     """Add the light of every sample to its pixel: diffuse and glossy, from the maps and from one lamp of its own."""
-    faces, uv, colours, levels = scene[1], scene[3], scene[4], scene[6]
-    textured, coloured = levels.shape[0] > 0, colours.shape[0] > 1
+    p, _, xs, ys, _, owner, _ = canvas
+    _, faces, _, colours, texels, levels = part.scene
+    normals, ambient = part.normals, part.ambient
+    painted, textured, last = colours.shape[0] > 0, levels.shape[0] > 0, levels.shape[0] - 1
     left, right, top, bottom = box
     share = 1.0 / (SUPERSAMPLE * SUPERSAMPLE)
     reflectance, lobe = gloss
     curve = (np.arange(257) / 255.0) ** (2.2 * paint[3])
-    red, green, blue = _repaint(paint, curve, float(colours[0, 0, 0]), float(colours[0, 0, 1]), float(colours[0, 0, 2]))
+    base = _repaint(paint, curve, 255.0, 255.0, 255.0)
     face, footprint = -1, 0.0
-    n, reached = np.empty((3, 3)), np.empty((2, 3))
-    sx, sy, sz, fx, fy, fz, gx, gy, gz, hx, hy, hz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    s = first = second = third = nx_plane = ny_plane = nz_plane = around_plane = lamp_plane = (0.0, 0.0, 0.0)
     for y in range(top, bottom + 1):
         ry = ys[y]
         for x in range(left, right + 1):
@@ -180,36 +166,29 @@ def _shade(
             if f != face:
                 face = f
                 i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
-                e = _edges(p[i, 0], p[i, 1], p[i, 2], p[j, 0], p[j, 1], p[j, 2], p[k, 0], p[k, 1], p[k, 2])
-                sx, sy, sz = e[0] + e[3] + e[6], e[1] + e[4] + e[7], e[2] + e[5] + e[8]
-                for c in range(3):
-                    n[c] = _mix(float(normals[f, 0, c]), float(normals[f, 1, c]), float(normals[f, 2, c]), e)
-                reached[0] = _mix(float(ambient[f, 0]), float(ambient[f, 1]), float(ambient[f, 2]), e)
-                reached[1] = _mix(float(lit_by[i]), float(lit_by[j]), float(lit_by[k]), e)
+                e = edges(p, faces, f)
+                s = e[3]
+                nx_plane, ny_plane, nz_plane = planes(e, normals, f, 1.0)
+                around_plane = mix(e, float(ambient[f, 0]), float(ambient[f, 1]), float(ambient[f, 2]))
+                lamp_plane = mix(e, lit_by[i], lit_by[j], lit_by[k])
+                if painted:
+                    first, second, third = planes(e, colours, f, 1.0)
                 if textured:
-                    fx, fy, fz = _mix(float(uv[f, 0, 0]), float(uv[f, 1, 0]), float(uv[f, 2, 0]), e)
-                    gx, gy, gz = _mix(float(uv[f, 0, 1]), float(uv[f, 1, 1]), float(uv[f, 2, 1]), e)
-                    mx, my, mz = fy * gz - fz * gy, fz * gx - fx * gz, fx * gy - fy * gx
-                    footprint = abs(sx * mx + sy * my + sz * mz) * step * step * (levels[0, 1] * levels[0, 2])
-                elif coloured:
-                    fx, fy, fz = _mix(float(colours[f, 0, 0]), float(colours[f, 1, 0]), float(colours[f, 2, 0]), e)
-                    gx, gy, gz = _mix(float(colours[f, 0, 1]), float(colours[f, 1, 1]), float(colours[f, 2, 1]), e)
-                    hx, hy, hz = _mix(float(colours[f, 0, 2]), float(colours[f, 1, 2]), float(colours[f, 2, 2]), e)
-            divisor = sx * rx + sy * ry - sz
-            inverse = 1.0 / divisor if divisor > 1e-100 else 0.0
-            if textured:
-                u, v = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
-                red, green, blue = _texel(scene, u, v, footprint * inverse * inverse * inverse)
-                red, green, blue = _repaint(paint, curve, red, green, blue)
-            elif coloured:
-                red, green = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
-                red, green, blue = _repaint(paint, curve, red, green, (hx * rx + hy * ry - hz) * inverse)
-            a = n[0, 0] * rx + n[0, 1] * ry - n[0, 2]
-            b = n[1, 0] * rx + n[1, 1] * ry - n[1, 2]
-            c_ = n[2, 0] * rx + n[2, 1] * ry - n[2, 2]
-            nx = R[0, 0] * a + R[0, 1] * b + R[0, 2] * c_
-            ny = R[1, 0] * a + R[1, 1] * b + R[1, 2] * c_
-            nz = R[2, 0] * a + R[2, 1] * b + R[2, 2] * c_
+                    footprint = abs(dot(s, cross(first, second))) * step * step * (levels[0, 1] * levels[0, 2])
+            divisor = value(s, rx, ry)
+            inverse = 1.0 / divisor if divisor > TINY else 0.0
+            if painted:
+                red, green = value(first, rx, ry) * inverse, value(second, rx, ry) * inverse
+                blue = value(third, rx, ry) * inverse
+                if textured:
+                    level, _ = texture_level(footprint * inverse * inverse * inverse, last)
+                    packed = texel(texels, levels, level, red - np.floor(red), green - np.floor(green))
+                    red, green, blue = colour_of(packed, 1.0)
+                base = _repaint(paint, curve, red, green, blue)
+            a, b, c = value(nx_plane, rx, ry), value(ny_plane, rx, ry), value(nz_plane, rx, ry)
+            nx = R[0, 0] * a + R[0, 1] * b + R[0, 2] * c
+            ny = R[1, 0] * a + R[1, 1] * b + R[1, 2] * c
+            nz = R[2, 0] * a + R[2, 1] * b + R[2, 2] * c
             vx, vy = -(rx + window[0]), -(ry + window[1])  # towards the camera; z is one
             size = math.sqrt(vx * vx + vy * vy + 1.0)
             vx, vy, vz = vx / size, vy / size, 1.0 / size
@@ -217,28 +196,20 @@ def _shade(
             norm = math.sqrt(nx * nx + ny * ny + nz * nz) + 1e-30
             norm = norm if towards > 0.0 else -norm  # faces have two sides
             nx, ny, nz, towards = nx / norm, ny / norm, nz / norm, towards / norm
-            around = (reached[0, 0] * rx + reached[0, 1] * ry - reached[0, 2]) * inverse
-            lamp = key[3] * (reached[1, 0] * rx + reached[1, 1] * ry - reached[1, 2]) * inverse
-            dr, dg, db = look_up(diffuse, nx, ny, nz)
+            around, lamp = value(around_plane, rx, ry) * inverse, key[3] * value(lamp_plane, rx, ry) * inverse
+            light = look_up(diffuse, nx, ny, nz)
             lit = nx * key[0] + ny * key[1] + nz * key[2]
             strength = max(lit, 0.0) * lamp
             fresnel = reflectance + (1.0 - reflectance) * (1.0 - towards) ** 5 * (reflectance > 0.0)
             qx, qy, qz = 2.0 * towards * nx - vx, 2.0 * towards * ny - vy, 2.0 * towards * nz - vz
-            gr, gg, gb = look_up(glossy, qx, qy, qz)
+            mirrored = look_up(glossy, qx, qy, qz)
             spot = 0.0
             if lit > 0.0 and fresnel > 0.0:
                 spot = lamp * lobe * math.exp(lobe * (qx * key[0] + qy * key[1] + qz * key[2] - 1.0)) / 6.2832
-            rest = 1.0 - fresnel
             row, column = y // SUPERSAMPLE, x // SUPERSAMPLE
-            image[0, row, column] += share * (
-                rest * red * (around * dr + strength * key[4]) + fresnel * (around * gr + spot * key[4])
-            )
-            image[1, row, column] += share * (
-                rest * green * (around * dg + strength * key[5]) + fresnel * (around * gg + spot * key[5])
-            )
-            image[2, row, column] += share * (
-                rest * blue * (around * db + strength * key[6]) + fresnel * (around * gb + spot * key[6])
-            )
+            for c in range(3):
+                matt = (1.0 - fresnel) * base[c] * (around * light[c] + strength * key[4 + c])
+                image[c, row, column] += share * (matt + fresnel * (around * mirrored[c] + spot * key[4 + c]))
             cover[row, column] += share
 
 
@@ -258,94 +229,64 @@ def _compose(image, cover, background):
 
 
 @compiled
-def _photograph_all(
-    scene, normals, shadows, radius, error, rotations, keys, pictures, quantisers, cosines, out, windows, distances
-):
-    side = out.shape[2]
-    samples = side * SUPERSAMPLE
-    vertices, (directions, seen, ambient) = scene[0], shadows
-    lit_by = np.empty(vertices.shape[0])
-    p, screen = np.empty((vertices.shape[0], 3)), np.empty((vertices.shape[0], 2))
-    depth, owner = np.zeros((samples, samples), np.float32), np.full((samples, samples), -1, np.int32)
-    floor = np.zeros((samples // TILE + 1, samples // TILE + 1), np.float32)
+def _own_lamp(lights):
+    """The brightest light as direction, light on a surface that faces it, and colour."""
+    sharp, red, green, blue = lights[0, 3], lights[0, 4], lights[0, 5], lights[0, 6]
+    height = (red + green + blue) / 3.0
+    strength = height * 2.0 * math.pi * (1.0 - math.exp(-2.0 * sharp)) / sharp
+    return lights[0, 0], lights[0, 1], lights[0, 2], strength, red / height, green / height, blue / height
+
+
+@compiled
+def _photograph_all(part, error, rotations, keys, pictures, taken):
+    scene, radius, side = part.scene, part.radius, taken.images.shape[2]
+    samples, vertices = side * SUPERSAMPLE, scene.vertices
+    canvas, waved = new_canvas(vertices.shape[0], samples, samples), np.empty(vertices.shape)
     image, background = np.empty((3, side, side), np.float32), np.empty((3, side, side), np.float32)
-    spare, cover = np.empty((3, side, side), np.float32), np.empty((side, side), np.float32)
+    spare, covered = np.empty((3, side, side), np.float32), np.empty((side, side), np.float32)
     diffuse, glossy = np.empty((3, DIFFUSE, DIFFUSE), np.float32), np.empty((3, GLOSSY, GLOSSY), np.float32)
-    lights, key = np.empty((MOST_LIGHTS, 7)), np.empty(7)
-    paint, occluder, stretch, wave = np.empty(5), np.empty(6), np.empty((3, 3)), np.empty(7)
     state = np.empty(1, np.uint64)
-    for index in range(out.shape[0]):
+    for index in range(len(keys)):
         R = rotations[index]
         state[0] = keys[index]
-        distance = distances[index] = radius * log_uniform(state, NEAREST, FARTHEST)
-        draw_shape(state, radius, error, stretch, wave)
-        box = project(vertices, R @ stretch, wave, distance, p)
-        box = draw_occluder(state, p, box, occluder)
+        distance = taken.distances[index] = radius * log_uniform(state, NEAREST, FARTHEST)
+        stretch, wave = draw_shape(state, radius, error)
+        box = stand(canvas, vertices, waved, R @ stretch, wave, distance)
+        occluder, box = draw_occluder(state, canvas.screen, box)
         middle_x, middle_y, size = draw_window(state, box)
-        windows[index, 0], windows[index, 1] = -middle_x / size, middle_y / size
-        windows[index, 2] = math.log(radius / distance / size / NOMINAL)
+        taken.windows[index, 0], taken.windows[index, 1] = -middle_x / size, middle_y / size
+        taken.windows[index, 2] = math.log(radius / distance / size / NOMINAL)
         # a crop off the axis is a crop on the axis of a sheared scene
+        p, screen = canvas.p, canvas.screen
         for k in range(p.shape[0]):
             p[k, 0] += middle_x * p[k, 2]
             p[k, 1] += middle_y * p[k, 2]
             screen[k, 0], screen[k, 1] = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
         step = size / samples
-        xs = (np.arange(samples) + (0.5 - 0.5 * samples)) * step
-        ys = ((0.5 * samples - 0.5) - np.arange(samples)) * step
-        box = _cover(p, screen, scene[1], 0.1 * radius, step, xs, ys, depth, owner, floor)
+        set_rays(canvas, step)
+        box = cover(canvas, scene.faces, 0.1 * radius, step)
         roughness = log_uniform(state, 0.04, 0.9)
         reflectance = uniform(state, 0.02, 0.09) if uniform(state, 0.0, 1.0) < 0.75 else 0.0
-        count = draw_lights(state, lights)
-        draw_environment(state, roughness, 1, lights, count, diffuse, glossy)
-        _own_lamp(lights, key)
-        light_vertices(directions, seen, key[:3] @ R, lit_by)
-        _draw_paint(state, scene[6].shape[0] > 0 or scene[4].shape[0] > 1, paint)
+        lights, lobe = draw_lights(state), lobe_of(roughness)
+        draw_environment(state, lights, lobe, diffuse, glossy)
+        key = _own_lamp(lights)
+        lit = light_vertices(part.directions, part.seen, np.array(key[:3]) @ R)
+        paint = _draw_paint(state, scene.paint.shape[0] > 0)
+        gloss = reflectance, 1.0 / (1.0 / lobe + 1.0 / lights[0, 3])
         image[:] = 0
-        cover[:] = 0
-        lobe = 1.0 / (1.0 / min(max(0.5 / (roughness * roughness), 0.6), 1500.0) + 1.0 / lights[0, 3])
-        _shade(
-            p,
-            scene,
-            normals,
-            ambient,
-            lit_by,
-            R,
-            (middle_x, middle_y),
-            step,
-            xs,
-            ys,
-            owner,
-            box,
-            paint,
-            (reflectance, lobe),
-            key,
-            diffuse,
-            glossy,
-            image,
-            cover,
-        )
+        covered[:] = 0
+        window = middle_x, middle_y
+        _shade(canvas, part, lit, R, window, step, box, paint, gloss, key, diffuse, glossy, image, covered)
+        canvas.depth[box[2] : box[3] + 1, box[0] : box[1] + 1] = 0.0
+        canvas.owner[box[2] : box[3] + 1, box[0] : box[1] + 1] = -1
         paint_background(state, background, spare, diffuse, pictures)
-        part, whole = _compose(image, cover, background)
-        if occluder[2] > 0.0:
-            x, y = ((occluder[0] - middle_x) / size + 0.5) * side, (0.5 - (occluder[1] - middle_y) / size) * side
-            half_x, half_y = occluder[2] / size * side, occluder[3] / size * side
+        bright, whole = _compose(image, covered, background)
+        x, y, half_x, half_y, angle, round_ = occluder
+        if half_x > 0.0:
+            x, y = ((x - middle_x) / size + 0.5) * side, (0.5 - (y - middle_y) / size) * side
             # rows run down, so angles run the other way
-            paint_shape(state, image, spare, diffuse, x, y, half_x, half_y, -occluder[4], occluder[5] > 0.5)
+            paint_shape(state, image, spare, diffuse, x, y, half_x / size * side, half_y / size * side, -angle, round_)
         # cameras expose for the part, for what surrounds it, or for something between
-        exposure = log_uniform(state, 0.12, 0.75) / (part * (whole / part) ** uniform(state, 0.0, 1.0))
+        exposure = log_uniform(state, 0.12, 0.75) / (bright * (whole / bright) ** uniform(state, 0.0, 1.0))
         pixels = MARGIN * log_uniform(state, SMALLEST, LARGEST)
-        expose(state, image, spare, exposure, pixels, quantisers, cosines, out[index])
-        depth[box[2] : box[3] + 1, box[0] : box[1] + 1] = 0.0
-        owner[box[2] : box[3] + 1, box[0] : box[1] + 1] = -1
-
-
-@compiled
-def _own_lamp(lights, key):
-    """The brightest light as direction, light on a surface that faces it, and colour."""
-    for k in range(3):
-        key[k] = lights[0, k]
-    height = (lights[0, 4] + lights[0, 5] + lights[0, 6]) / 3.0
-    sharp = lights[0, 3]
-    key[3] = height * 2.0 * math.pi * (1.0 - math.exp(-2.0 * sharp)) / sharp
-    for c in range(3):
-        key[4 + c] = lights[0, 4 + c] / height
+        expose(state, image, spare, exposure, pixels, taken.images[index])

@@ -7,10 +7,10 @@ For a triangle with corners a, b, c in eye space
 
 the ray meets it where all e have the sign of V, at depth V / S, with barycentric coordinates e / S. This is true for
 any depth, so that triangles need no clipping; and the two triangles on an edge compute exactly opposite e, so that
-no sample falls between them. Attributes (normal, uv, colour) are linear in r up to the common divisor S.
+no sample falls between them. Attributes (normal, uv, colour) are linear in r up to the common divisor S: each is kept
+as the plane (x, y, z) of its value x r_x + y r_y - z.
 """
 
-import contextlib
 import hashlib
 import inspect
 from collections.abc import Callable
@@ -22,6 +22,8 @@ import numpy as np
 
 # of all loops here: numba takes machine code from the disk if the file of the outermost function is as it was
 SOURCES = hashlib.sha256(b"".join(p.read_bytes() for p in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:8]
+TILE = 8  # samples along a side
+TINY = 1e-100  # of a triangle seen edge-on rounding leaves anything
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,18 +36,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return numba.njit(function, nogil=True, error_model="numpy")
 
 
-class Scene(NamedTuple):
-    """What the loops read, in one fixed layout and type; an absent attribute has length 0."""
-
-    vertices: np.ndarray  # (V, 3) float64
-    faces: np.ndarray  # (F, 3) int32
-    normals: np.ndarray  # (F or 0, 3, 3) float32, of the corners, in object coordinates
-    uv: np.ndarray  # (F or 0, 3, 2) float32, v upwards
-    colours: np.ndarray  # (F or 1, 3, 3) uint8, of the corners; one row colours all faces
-    texels: np.ndarray  # (N,) int64, red + green << 20 + blue << 40, the levels of the texture one after another
-    levels: np.ndarray  # (L, 3) int64: offset, height, width
-
-
 class Lens(NamedTuple):
     """Camera and light, the same for all images."""
 
@@ -55,64 +45,124 @@ class Lens(NamedTuple):
     diffuse: float
     ambient: float
     supersample: int
+    colour: tuple[float, float, float]  # of meshes without paint
 
 
-TILE = 8  # samples along a side
-TINY = 1e-100  # of a triangle seen edge-on rounding leaves anything
+class Canvas(NamedTuple):
+    """What is known of a picture before it has colours."""
 
-
-# Helpers that are called for every triangle or sample take numbers only: an array as an argument costs two atomic
-# reference counts, several times the arithmetic here.
+    p: np.ndarray  # (V, 3), the vertices in camera coordinates
+    screen: np.ndarray  # (V, 2), their projection
+    xs: np.ndarray  # of the samples' rays (x, y, -1)
+    ys: np.ndarray
+    depth: np.ndarray  # of each sample the largest inverse depth of a face, 0 where it is empty
+    owner: np.ndarray  # of each sample that face, -1 where it is empty
+    floor: np.ndarray  # of each tile the smallest inverse depth
 
 
 @compiled
-def _cross(ax, ay, az, bx, by, bz):
-    return ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
+def new_canvas(vertices, height, width):
+    p, screen, xs, ys = np.empty((vertices, 3)), np.empty((vertices, 2)), np.empty(width), np.empty(height)
+    depth, owner = np.zeros((height, width), np.float32), np.full((height, width), -1, np.int32)
+    return Canvas(p, screen, xs, ys, depth, owner, np.zeros((height // TILE + 1, width // TILE + 1), np.float32))
 
 
 @compiled
-def _edges(ax, ay, az, bx, by, bz, cx, cy, cz):
-    """Planes of the three edges, turned so that inside is positive, then |V| and the sign of V."""
-    ux, uy, uz = _cross(bx, by, bz, cx, cy, cz)
-    vx, vy, vz = _cross(cx, cy, cz, ax, ay, az)
-    wx, wy, wz = _cross(ax, ay, az, bx, by, bz)
-    volume = ax * ux + ay * uy + az * uz
+def set_rays(canvas, step):
+    """Rays of samples that lie `step` apart at depth one."""
+    height, width = canvas.depth.shape
+    canvas.xs[:] = (np.arange(width) + (0.5 - 0.5 * width)) * step
+    canvas.ys[:] = ((0.5 * height - 0.5) - np.arange(height)) * step
+
+
+@compiled
+def place(canvas, vertices, R, distance):
+    """Rotate vertices, put them before the camera, and project them."""
+    p = canvas.p
+    for k in range(vertices.shape[0]):
+        x, y, z = vertices[k, 0], vertices[k, 1], vertices[k, 2]
+        p[k, 0] = R[0, 0] * x + R[0, 1] * y + R[0, 2] * z
+        p[k, 1] = R[1, 0] * x + R[1, 1] * y + R[1, 2] * z
+        p[k, 2] = R[2, 0] * x + R[2, 1] * y + R[2, 2] * z - distance
+        canvas.screen[k, 0], canvas.screen[k, 1] = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
+
+
+@compiled
+def cross(a, b):
+    return a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]
+
+
+@compiled
+def dot(a, b):
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+
+
+@compiled
+def value(plane, rx, ry):
+    """What a plane of an attribute is along a ray, times S."""
+    return plane[0] * rx + plane[1] * ry - plane[2]
+
+
+@compiled
+def _corners(p, faces, f):
+    i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
+    return (p[i, 0], p[i, 1], p[i, 2]), (p[j, 0], p[j, 1], p[j, 2]), (p[k, 0], p[k, 1], p[k, 2])
+
+
+@compiled
+def edges(p, faces, f):
+    """Planes of the three edges of a face, turned so that inside is positive, and of S, then |V| and the sign of V."""
+    a, b, c = _corners(p, faces, f)
+    u, v, w = cross(b, c), cross(c, a), cross(a, b)
+    volume = dot(a, u)
     s = 1.0 if volume > 0.0 else -1.0
-    return s * ux, s * uy, s * uz, s * vx, s * vy, s * vz, s * wx, s * wy, s * wz, s * volume, s
+    u, v, w = (s * u[0], s * u[1], s * u[2]), (s * v[0], s * v[1], s * v[2]), (s * w[0], s * w[1], s * w[2])
+    return u, v, w, (u[0] + v[0] + w[0], u[1] + v[1] + w[1], u[2] + v[2] + w[2]), s * volume, s
 
 
 @compiled
-def _mix(a, b, c, e):
+def mix(e, a, b, c):
     """Plane of an attribute with values a, b, c at the corners."""
-    return (a * e[0] + b * e[3] + c * e[6], a * e[1] + b * e[4] + c * e[7], a * e[2] + b * e[5] + c * e[8])
+    u, v, w = e[0], e[1], e[2]
+    return a * u[0] + b * v[0] + c * w[0], a * u[1] + b * v[1] + c * w[1], a * u[2] + b * v[2] + c * w[2]
 
 
 @compiled
-def _near_box(ax, ay, az, bx, by, bz, cx, cy, cz, near):
+def planes(e, values, f, sign):
+    """Planes of three attributes with values (face, corner, attribute)."""
+    x = mix(e, sign * values[f, 0, 0], sign * values[f, 1, 0], sign * values[f, 2, 0])
+    y = mix(e, sign * values[f, 0, 1], sign * values[f, 1, 1], sign * values[f, 2, 1])
+    return x, y, mix(e, sign * values[f, 0, 2], sign * values[f, 1, 2], sign * values[f, 2, 2])
+
+
+@compiled
+def _near_box(corners, near):
     """Extent of the projection of the part of a triangle beyond the near plane."""
+    a, b, c = corners
     x0, x1, y0, y1 = np.inf, -np.inf, np.inf, -np.inf
     for _ in range(3):
-        if -az >= near:
-            x, y = -ax / az, -ay / az
+        if -a[2] >= near:
+            x, y = -a[0] / a[2], -a[1] / a[2]
             x0, x1, y0, y1 = min(x0, x), max(x1, x), min(y0, y), max(y1, y)
-        if (-az >= near) != (-bz >= near):
-            t = (-near - az) / (bz - az)
-            x, y = (ax + t * (bx - ax)) / near, (ay + t * (by - ay)) / near
+        if (-a[2] >= near) != (-b[2] >= near):
+            t = (-near - a[2]) / (b[2] - a[2])
+            x, y = (a[0] + t * (b[0] - a[0])) / near, (a[1] + t * (b[1] - a[1])) / near
             x0, x1, y0, y1 = min(x0, x), max(x1, x), min(y0, y), max(y1, y)
-        ax, ay, az, bx, by, bz, cx, cy, cz = bx, by, bz, cx, cy, cz, ax, ay, az
+        a, b, c = b, c, a
     return x0, x1, y0, y1
 
 
 @compiled
-def _crossing(ex, ey, ez, step, middle):
+def _crossing(edge, step, middle):
     """The column where an edge crosses a row as slope * y + rest, and whether it bounds the row from left or right.
 
     The two triangles on an edge hold its plane with opposite signs, which cancel here: they get equal numbers.
     """
-    if abs(ex) < TINY:  # along the row: the box decides
+    if abs(edge[0]) < TINY:  # along the row: the box decides
         return 0.0, 0.0, -np.inf, np.inf
-    scale = -1.0 / (ex * step)
-    return (ey * scale, middle - ez * scale, 0.0 if ex > 0.0 else -np.inf, 0.0 if ex < 0.0 else np.inf)
+    scale = -1.0 / (edge[0] * step)
+    low, high = 0.0 if edge[0] > 0.0 else -np.inf, 0.0 if edge[0] < 0.0 else np.inf
+    return edge[1] * scale, middle - edge[2] * scale, low, high
 
 
 @compiled
@@ -128,12 +178,23 @@ def _raise_floor(depth, floor, left, right, top, bottom):
 
 
 @compiled
-def _cover(p, screen, faces, near, step, xs, ys, depth, owner, floor):
+def _hidden(floor, left, right, top, bottom, closest):
+    """Whether every tile of samples in a box is nearer throughout."""
+    for i in range(top // TILE, bottom // TILE + 1):
+        for j in range(left // TILE, right // TILE + 1):
+            if floor[i, j] <= closest:
+                return False
+    return True
+
+
+@compiled
+def cover(canvas, faces, near, step):
     """Keep for every sample the nearest face and its inverse depth; return the box of samples touched.
 
     Faces that look at the viewer are drawn first. Most others lie behind them: one is passed over when every tile of
     samples that it could touch is already nearer throughout.
     """
+    p, screen, xs, ys, depth, owner, floor = canvas
     height, width = depth.shape
     middle_x, middle_y, per_step = 0.5 * width - 0.5, 0.5 * height - 0.5, 1.0 / step
     box_left, box_right, box_top, box_bottom = width, -1, height, -1
@@ -143,8 +204,7 @@ def _cover(p, screen, faces, near, step, xs, ys, depth, owner, floor):
             _raise_floor(depth, floor, box_left, box_right, box_top, box_bottom)
         for f in range(faces.shape[0]):
             i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
-            ax, ay, az, bx, by, bz = p[i, 0], p[i, 1], p[i, 2], p[j, 0], p[j, 1], p[j, 2]
-            cx, cy, cz = p[k, 0], p[k, 1], p[k, 2]
+            az, bz, cz = p[i, 2], p[j, 2], p[k, 2]
             if max(az, bz, cz) <= -near:
                 ux, uy, vx, vy = screen[i, 0], screen[i, 1], screen[j, 0], screen[j, 1]
                 wx, wy = screen[k, 0], screen[k, 1]
@@ -152,7 +212,7 @@ def _cover(p, screen, faces, near, step, xs, ys, depth, owner, floor):
                     continue
                 x0, x1, y0, y1 = min(ux, vx, wx), max(ux, vx, wx), min(uy, vy, wy), max(uy, vy, wy)
             elif min(az, bz, cz) <= -near and not turned_away:
-                x0, x1, y0, y1 = _near_box(ax, ay, az, bx, by, bz, cx, cy, cz, near)
+                x0, x1, y0, y1 = _near_box(_corners(p, faces, f), near)
             else:
                 continue
             left = int(np.ceil(min(max(x0 * per_step + middle_x - 0.01, 0.0), float(width))))
@@ -161,21 +221,16 @@ def _cover(p, screen, faces, near, step, xs, ys, depth, owner, floor):
             bottom = int(np.floor(max(min(middle_y - y0 * per_step, height - 1.0), -1.0)))
             if left > right or top > bottom:
                 continue
-            if turned_away:
-                hidden, closest = True, -1.0 / max(az, bz, cz)
-                for y in range(top // TILE, bottom // TILE + 1):
-                    for x in range(left // TILE, right // TILE + 1):
-                        hidden = hidden and floor[y, x] > closest
-                if hidden:
-                    continue
-            ax, ay, az, bx, by, bz, cx, cy, cz, volume, _ = _edges(ax, ay, az, bx, by, bz, cx, cy, cz)
+            if turned_away and _hidden(floor, left, right, top, bottom, -1.0 / max(az, bz, cz)):
+                continue
+            u, v, w, s, volume, _ = edges(p, faces, f)
             if not volume > 0.0:
                 continue  # seen edge-on
             inverse = 1.0 / volume
-            dx, dy, dz = (ax + bx + cx) * inverse, (ay + by + cy) * inverse, (az + bz + cz) * inverse
-            a1, a0, a_lo, a_hi = _crossing(ax, ay, az, step, middle_x)
-            b1, b0, b_lo, b_hi = _crossing(bx, by, bz, step, middle_x)
-            c1, c0, c_lo, c_hi = _crossing(cx, cy, cz, step, middle_x)
+            dx, dy, dz = s[0] * inverse, s[1] * inverse, s[2] * inverse
+            a1, a0, a_lo, a_hi = _crossing(u, step, middle_x)
+            b1, b0, b_lo, b_hi = _crossing(v, step, middle_x)
+            c1, c0, c_lo, c_hi = _crossing(w, step, middle_x)
             box_left, box_right = min(box_left, left), max(box_right, right)
             box_top, box_bottom = min(box_top, top), max(box_bottom, bottom)
             for y in range(top, bottom + 1):
@@ -211,96 +266,83 @@ def texel(texels, levels, level, u, v):
 
 
 @compiled
-def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner, box, columns, total, image):
+def colour_of(packed, weight):
+    weight *= 1.0 / 4096.0
+    return weight * (packed & 0xFFFFF), weight * (packed >> 20 & 0xFFFFF), weight * (packed >> 40)
+
+
+@compiled
+def texture_level(area, last):
+    """The level of the texture whose texels match a sample that covers so many of the finest one's, and how many of
+    them it covers there."""
+    level = 0
+    while area > 4.0 and level < last:
+        area *= 0.25
+        level += 1
+    return level, area
+
+
+@compiled
+def _shade(canvas, scene, light, object_light, background, lens, step, box, total, image):
     """Colour every sample of its nearest face and average the samples of a pixel."""
-    faces, normals, uv, colours, texels, levels = scene[1], scene[2], scene[3], scene[4], scene[5], scene[6]
-    smooth, textured, coloured = normals.shape[0] > 0, levels.shape[0] > 0, colours.shape[0] > 1
+    p, _, xs, ys, _, owner, _ = canvas
+    _, faces, normals, paint, texels, levels = scene
+    smooth, painted, textured = normals.shape[0] > 0, paint.shape[0] > 0, levels.shape[0] > 0
     n, last = lens.supersample, levels.shape[0] - 1
     share = 1.0 / (n * n)
-    lx, ly, lz = object_light
     left, right, top, bottom = box
     face, luminance, footprint = -1, 0.0, 0.0
-    red, green, blue = float(colours[0, 0, 0]), float(colours[0, 0, 1]), float(colours[0, 0, 2])
-    sx, sy, sz = 0.0, 0.0, 0.0  # planes: of the divisor S, of the normal, of uv or colour
-    nxx, nxy, nxz, nyx, nyy, nyz, nzx, nzy, nzz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    fx, fy, fz, gx, gy, gz, hx, hy, hz = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    red, green, blue = lens.colour
+    s = first = second = third = nx_plane = ny_plane = nz_plane = (0.0, 0.0, 0.0)
     for row in range(top // n, bottom // n + 1):
-        for column in range(total.shape[0]):
-            for channel in range(4):
-                total[column, channel] = 0.0
+        total[:] = 0.0
         for y in range(row * n, row * n + n):
             ry = ys[y]
-            start = left
-            while start <= right:
-                f = owner[y, start]
+            for x in range(left, right + 1):
+                f = owner[y, x]
                 if f < 0:
-                    start += 1
                     continue
-                stop = start + 1
-                while stop <= right and owner[y, stop] == f:
-                    stop += 1
                 if f != face:
                     face = f
-                    i, j, k = faces[f, 0], faces[f, 1], faces[f, 2]
-                    e = _edges(p[i, 0], p[i, 1], p[i, 2], p[j, 0], p[j, 1], p[j, 2], p[k, 0], p[k, 1], p[k, 2])
-                    s = -e[10]  # turns normals towards the viewer: faces have two sides
-                    sx, sy, sz = e[0] + e[3] + e[6], e[1] + e[4] + e[7], e[2] + e[5] + e[8]
+                    e = edges(p, faces, f)
+                    s, turn = e[3], -e[5]  # turns normals towards the viewer: faces have two sides
                     if smooth:
-                        nxx, nxy, nxz = _mix(s * normals[f, 0, 0], s * normals[f, 1, 0], s * normals[f, 2, 0], e)
-                        nyx, nyy, nyz = _mix(s * normals[f, 0, 1], s * normals[f, 1, 1], s * normals[f, 2, 1], e)
-                        nzx, nzy, nzz = _mix(s * normals[f, 0, 2], s * normals[f, 1, 2], s * normals[f, 2, 2], e)
-                    else:  # (sx, sy, sz) is the face's normal away from the viewer
-                        cosine = -(sx * light[0] + sy * light[1] + sz * light[2])
-                        cosine /= np.sqrt(max(sx * sx + sy * sy + sz * sz, TINY))
+                        nx_plane, ny_plane, nz_plane = planes(e, normals, f, turn)
+                    else:  # s is the face's normal away from the viewer
+                        cosine = -dot(s, light) / np.sqrt(max(dot(s, s), TINY))
                         luminance = lens.ambient + lens.diffuse * max(cosine, 0.0)
+                    if painted:
+                        first, second, third = planes(e, paint, f, 1.0)
                     if textured:
-                        fx, fy, fz = _mix(float(uv[f, 0, 0]), float(uv[f, 1, 0]), float(uv[f, 2, 0]), e)
-                        gx, gy, gz = _mix(float(uv[f, 0, 1]), float(uv[f, 1, 1]), float(uv[f, 2, 1]), e)
-                        mx, my, mz = _cross(fx, fy, fz, gx, gy, gz)
-                        jacobian = abs(sx * mx + sy * my + sz * mz)  # d(u, v) / d(x, y) = jacobian / S^3
+                        jacobian = abs(dot(s, cross(first, second)))  # d(u, v) / d(x, y) = jacobian / S^3
                         footprint = jacobian * step * step * (levels[0, 1] * levels[0, 2])
-                    elif coloured:
-                        fx, fy, fz = _mix(float(colours[f, 0, 0]), float(colours[f, 1, 0]), float(colours[f, 2, 0]), e)
-                        gx, gy, gz = _mix(float(colours[f, 0, 1]), float(colours[f, 1, 1]), float(colours[f, 2, 1]), e)
-                        hx, hy, hz = _mix(float(colours[f, 0, 2]), float(colours[f, 1, 2]), float(colours[f, 2, 2]), e)
-                for x in range(start, stop):
-                    rx = xs[x]
-                    if smooth:
-                        nx, ny, nz = nxx * rx + nxy * ry - nxz, nyx * rx + nyy * ry - nyz, nzx * rx + nzy * ry - nzz
-                        norm = np.sqrt(nx * nx + ny * ny + nz * nz)
-                        cosine = (nx * lx + ny * ly + nz * lz) / norm if norm > 0.0 else 0.0
-                        luminance = lens.ambient + lens.diffuse * max(cosine, 0.0)
+                rx = xs[x]
+                if smooth:
+                    normal = value(nx_plane, rx, ry), value(ny_plane, rx, ry), value(nz_plane, rx, ry)
+                    norm = np.sqrt(dot(normal, normal))
+                    cosine = dot(normal, object_light) / norm if norm > 0.0 else 0.0
+                    luminance = lens.ambient + lens.diffuse * max(cosine, 0.0)
+                if painted:
+                    divisor = value(s, rx, ry)
+                    inverse = 1.0 / divisor if divisor > TINY else 0.0
+                    red, green = value(first, rx, ry) * inverse, value(second, rx, ry) * inverse
                     if textured:
-                        divisor = sx * rx + sy * ry - sz
-                        inverse = 1.0 / divisor if divisor > TINY else 0.0
-                        u, v = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
-                        u, v = u - np.floor(u), v - np.floor(v)
-                        # Trilinear: between the two levels whose texels match the texels that the sample covers.
-                        area, level = footprint * inverse * inverse * inverse, 0
-                        while area > 4.0 and level < last:
-                            area *= 0.25
-                            level += 1
+                        u, v = red - np.floor(red), green - np.floor(green)
+                        level, area = texture_level(footprint * inverse * inverse * inverse, last)
                         finer = min(max((4.0 - area) / 3.0, 0.0), 1.0) if level < last else 1.0
                         red, green, blue = 0.0, 0.0, 0.0
                         for weight in (finer, 1.0 - finer):
-                            if weight == 0.0:
-                                break
-                            packed, weight = texel(texels, levels, level, u, v), weight * (1.0 / 4096.0)
-                            red += weight * (packed & 0xFFFFF)
-                            green += weight * (packed >> 20 & 0xFFFFF)
-                            blue += weight * (packed >> 40)
+                            if weight > 0.0:
+                                more = colour_of(texel(texels, levels, level, u, v), weight)
+                                red, green, blue = red + more[0], green + more[1], blue + more[2]
                             level += 1
-                    elif coloured:
-                        divisor = sx * rx + sy * ry - sz
-                        inverse = 1.0 / divisor if divisor > TINY else 0.0
-                        red, green = (fx * rx + fy * ry - fz) * inverse, (gx * rx + gy * ry - gz) * inverse
-                        blue = (hx * rx + hy * ry - hz) * inverse
-                    pixel = columns[x]
-                    total[pixel, 0] += min(red * luminance, 255.0)
-                    total[pixel, 1] += min(green * luminance, 255.0)
-                    total[pixel, 2] += min(blue * luminance, 255.0)
-                    total[pixel, 3] += share
-                start = stop
+                    else:
+                        blue = value(third, rx, ry) * inverse
+                pixel = x // n
+                total[pixel, 0] += min(red * luminance, 255.0)
+                total[pixel, 1] += min(green * luminance, 255.0)
+                total[pixel, 2] += min(blue * luminance, 255.0)
+                total[pixel, 3] += share
         for column in range(left // n, right // n + 1):
             covered = total[column, 3]
             if covered > 0.0:
@@ -312,44 +354,25 @@ def _shade(p, scene, light, object_light, background, lens, step, xs, ys, owner,
 
 
 @compiled
-def _draw(scene, rotations, light, backgrounds, lens, out):
-    n, vertices = lens.supersample, scene.vertices
-    height, width = out.shape[1] * n, out.shape[2] * n
-    step = 2.0 * lens.tan_half_fov / height
-    xs = (np.arange(width) + (0.5 - 0.5 * width)) * step
-    ys = ((0.5 * height - 0.5) - np.arange(height)) * step
-    columns = np.arange(width) // n
-    depth, owner = np.zeros((height, width), np.float32), np.full((height, width), -1, np.int32)
-    floor, total = np.zeros((height // TILE + 1, width // TILE + 1), np.float32), np.zeros((out.shape[2], 4))
-    p, screen = np.empty((vertices.shape[0], 3)), np.empty((vertices.shape[0], 2))
-    for index in range(out.shape[0]):
-        R, background, image = rotations[index], backgrounds[index], out[index]
-        for k in range(vertices.shape[0]):
-            x, y, z = vertices[k, 0], vertices[k, 1], vertices[k, 2]
-            p[k, 0] = R[0, 0] * x + R[0, 1] * y + R[0, 2] * z
-            p[k, 1] = R[1, 0] * x + R[1, 1] * y + R[1, 2] * z
-            p[k, 2] = R[2, 0] * x + R[2, 1] * y + R[2, 2] * z - lens.distance
-            screen[k, 0], screen[k, 1] = -p[k, 0] / p[k, 2], -p[k, 1] / p[k, 2]
-        lx = R[0, 0] * light[0] + R[1, 0] * light[1] + R[2, 0] * light[2]
-        ly = R[0, 1] * light[0] + R[1, 1] * light[1] + R[2, 1] * light[2]
-        lz = R[0, 2] * light[0] + R[1, 2] * light[1] + R[2, 2] * light[2]
-        image[:, :, :3] = background
-        image[:, :, 3:] = 0
-        box = _cover(p, screen, scene.faces, lens.near, step, xs, ys, depth, owner, floor)
-        _shade(p, scene, light, (lx, ly, lz), background, lens, step, xs, ys, owner, box, columns, total, image)
-        depth[box[2] : box[3] + 1, box[0] : box[1] + 1] = 0.0
-        owner[box[2] : box[3] + 1, box[0] : box[1] + 1] = -1
-
-
-def draw(
-    scene: Scene, rotations: np.ndarray, light: np.ndarray, backgrounds: np.ndarray, lens: Lens, out: np.ndarray
-) -> None:
+def draw(scene, rotations, light, backgrounds, lens, out):
     """Draw images into `out` (n, height, width, 3 or 4), uint8; a fourth channel takes the coverage.
 
     rotations (n, 3, 3) and light (3,), a unit vector towards the light in camera coordinates, are float64, backgrounds
     (n, 3) are uint8.
     """
-    for _ in range(16):
-        with contextlib.suppress(OSError):  # the cache cannot be written, say a full disk; what was compiled stays
-            return _draw(scene, rotations, light, backgrounds, lens, out)
-    return _draw(scene, rotations, light, backgrounds, lens, out)
+    canvas = new_canvas(scene.vertices.shape[0], out.shape[1] * lens.supersample, out.shape[2] * lens.supersample)
+    step = 2.0 * lens.tan_half_fov / canvas.depth.shape[0]
+    set_rays(canvas, step)
+    total = np.zeros((out.shape[2], 4))
+    for index in range(out.shape[0]):
+        R, background, image = rotations[index], backgrounds[index], out[index]
+        place(canvas, scene.vertices, R, lens.distance)
+        x = R[0, 0] * light[0] + R[1, 0] * light[1] + R[2, 0] * light[2]
+        y = R[0, 1] * light[0] + R[1, 1] * light[1] + R[2, 1] * light[2]
+        z = R[0, 2] * light[0] + R[1, 2] * light[1] + R[2, 2] * light[2]
+        image[:, :, :3] = background
+        image[:, :, 3:] = 0
+        box = cover(canvas, scene.faces, lens.near, step)
+        _shade(canvas, scene, light, (x, y, z), background, lens, step, box, total, image)
+        canvas.depth[box[2] : box[3] + 1, box[0] : box[1] + 1] = 0.0
+        canvas.owner[box[2] : box[3] + 1, box[0] : box[1] + 1] = -1

@@ -7,14 +7,14 @@ camera stands at (0, 0, distance) and looks at it; the light stands still with t
 import math
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
-from jaxtyping import Float64, Int64, UInt8
+from jaxtyping import Float64, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from aquamam.errors import Config, InputError, require
 from aquamam.rendering.meshes import GREY, Mesh
+from aquamam.rendering.scene import scene_of
 
 Colour = tuple[int, int, int]
 Number = float | int
@@ -91,12 +91,11 @@ def render(
         raise InputError(f"backgrounds must be one colour or one an image, {(*batch, 3)}, got shape {got}.") from None
     light = np.array(settings.light, np.float64)
     tangent = math.tan(math.radians(settings.fov_deg) / 2)
-    lens = raster.Lens(
-        settings.distance, tangent, settings.near, settings.diffuse, settings.ambient, settings.supersample
-    )
+    red, green, blue = map(float, settings.colour)
+    shading = settings.diffuse, settings.ambient, settings.supersample, (red, green, blue)
+    lens = raster.Lens(settings.distance, tangent, settings.near, *shading)
     out = np.empty((len(matrices), *settings.shape, 4 if alpha else 3), np.uint8)
-    scene = raster.Scene(*scene_arrays(mesh, settings.colour))
-    raster.draw(scene, matrices, light / np.sqrt((light * light).sum()), colours, lens, out)
+    raster.draw(scene_of(mesh), matrices, light / np.sqrt((light * light).sum()), colours, lens, out)
     return out.reshape(*batch, *out.shape[1:])
 
 
@@ -129,42 +128,6 @@ def _matrices(R: Any) -> tuple[Float64[np.ndarray, "n 3 3"], tuple[int, ...]]:
             raise InputError("R must hold unit quaternions xyzw, got norms other than 1; divide them by their norm.")
         return quat_to_matrix(q / norm), batch
     raise InputError(f"R must be matrices (*batch, 3, 3) or quaternions xyzw (*batch, 4), got shape {R.shape}.")
-
-
-_SCENES: WeakKeyDictionary[Mesh, Any] = WeakKeyDictionary()  # texture levels are worth keeping between calls
-
-
-def scene_arrays(mesh: Mesh, colour: Colour) -> list[np.ndarray]:
-    """The fields of `raster.Scene`: fixed types, so that one compilation serves all meshes."""
-    if mesh not in _SCENES:
-        colours = mesh.colours if mesh.colours is None or mesh.colours.ndim == 3 else mesh.colours[mesh.faces]
-        texels, levels = mipmaps(mesh.texture) if mesh.texture is not None else (np.zeros(0), np.zeros((0, 3)))
-        _SCENES[mesh] = [
-            np.array(mesh.vertices, np.float64),
-            np.array(mesh.faces, np.int32),
-            np.array(mesh.normals if mesh.normals is not None else np.zeros((0, 3, 3)), np.float32),
-            np.array(mesh.uv if mesh.uv is not None else np.zeros((0, 3, 2)), np.float32),
-            None if colours is None else np.array(colours, np.uint8),
-            np.array(texels, np.int64),
-            np.array(levels, np.int64),
-        ]
-    return [np.full((1, 3, 3), colour, np.uint8) if array is None else array for array in _SCENES[mesh]]
-
-
-def mipmaps(texture: UInt8[np.ndarray, "h w 3"]) -> tuple[Int64[np.ndarray, "n"], np.ndarray]:
-    """A texture and its halvings down to one texel, flat one after another; rows (offset, height, width)."""
-    level, pieces, rows, offset = texture, [], [], 0
-    while True:
-        h, w = level.shape[:2]
-        pieces.append(level.astype(np.int64) @ np.array([1, 1 << 20, 1 << 40]))
-        rows.append((offset, h, w))
-        offset += h * w
-        if h == w == 1:
-            return np.concatenate([p.reshape(-1) for p in pieces]), np.array(rows)
-        even = np.pad(level, ((0, h % 2 if h > 1 else 1), (0, w % 2 if w > 1 else 1), (0, 0)), mode="edge")
-        h, w = even.shape[0] // 2, even.shape[1] // 2
-        total = even.reshape(h, 2, w, 2, 3).astype(np.uint16).sum((1, 3), dtype=np.uint16)
-        level = ((total + 2) // 4).astype(np.uint8)
 
 
 def contact_sheet(

@@ -41,14 +41,12 @@ def blur(work, spare, sigma):
         for row in range(height):
             for column in range(width + 2 * reach):
                 line[column] = work[c, row, min(max(column - reach, 0), width - 1)]
-            for column in range(width):
-                spare[c, row, column] = 0
+            spare[c, row] = 0
             for k in range(2 * reach + 1):
                 for column in range(width):
                     spare[c, row, column] += weights[k] * line[column + k]
+        work[c] = 0
         for row in range(height):
-            for column in range(width):
-                work[c, row, column] = 0
             for k in range(2 * reach + 1):
                 source = min(max(row + k - reach, 0), height - 1)
                 for column in range(width):
@@ -74,29 +72,6 @@ def _move(state, work, spare, length):
 
 
 @compiled
-def _sharpen(work, spare, sigma, amount):
-    """Unsharp masking: edges get the dark and bright seams that cameras give them."""
-    before = work.copy()
-    blur(work, spare, sigma)
-    for c in range(3):
-        for row in range(work.shape[1]):
-            for column in range(work.shape[2]):
-                x = before[c, row, column]
-                work[c, row, column] = x + np.float32(amount) * (x - work[c, row, column])
-
-
-@compiled
-def _saturate(work, saturation):
-    """Move colours away from grey or towards it."""
-    share = np.float32(saturation)
-    for row in range(work.shape[1]):
-        for column in range(work.shape[2]):
-            grey = (work[0, row, column] + work[1, row, column] + work[2, row, column]) / np.float32(3)
-            for c in range(3):
-                work[c, row, column] = grey + share * (work[c, row, column] - grey)
-
-
-@compiled
 def _transform(plane, matrix, spare):
     """Every 8 x 8 block B of a plane becomes M B M^T: columns of the whole plane at once, then rows."""
     height, width = plane.shape
@@ -116,32 +91,27 @@ def _transform(plane, matrix, spare):
 
 
 @compiled
-def jpeg(work, spare, quality, quantisers, cosines):
+def jpeg(work, spare, quality):
     """What JPEG of this quality leaves of values from 0 to 255, in place; sides are multiples of eight."""
     _, height, width = work.shape
     scale = np.float32(0.01 * (5000.0 / quality if quality < 50 else 200.0 - 2.0 * quality))
-    for row in range(height):
-        for column in range(width):
-            r, g, b = work[0, row, column], work[1, row, column], work[2, row, column]
-            y = np.float32(0.299) * r + np.float32(0.587) * g + np.float32(0.114) * b
-            work[0, row, column] = y - np.float32(128)
-            work[1, row, column] = (b - y) * np.float32(0.564)
-            work[2, row, column] = (r - y) * np.float32(0.713)
+    r, g, b = work[0], work[1], work[2]
+    y = np.float32(0.299) * r + np.float32(0.587) * g + np.float32(0.114) * b
+    work[1] = (b - y) * np.float32(0.564)
+    work[2] = (r - y) * np.float32(0.713)
+    work[0] = y - np.float32(128)
     for c in range(3):
-        _transform(work[c], cosines, spare[c])
+        _transform(work[c], COSINES, spare[c])
         for row in range(height):
-            steps = np.maximum(quantisers[min(c, 1), row % 8] * scale, np.float32(1))
-            for left in range(0, width, 8):
-                for j in range(8):
-                    times = np.floor(work[c, row, left + j] / steps[j] + np.float32(0.5))
-                    work[c, row, left + j] = steps[j] * times
-        _transform(work[c], cosines.T, spare[c])
-    for row in range(height):
-        for column in range(width):
-            y, cb, cr = work[0, row, column] + np.float32(128), work[1, row, column], work[2, row, column]
-            r, b = y + cr / np.float32(0.713), y + cb / np.float32(0.564)
-            work[0, row, column], work[2, row, column] = r, b
-            work[1, row, column] = (y - np.float32(0.299) * r - np.float32(0.114) * b) / np.float32(0.587)
+            steps = np.maximum(QUANTISERS[min(c, 1), row % 8] * scale, np.float32(1))
+            for column in range(width):
+                step = steps[column % 8]
+                work[c, row, column] = step * np.floor(work[c, row, column] / step + np.float32(0.5))
+        _transform(work[c], COSINES.T, spare[c])
+    y, cb, cr = work[0] + np.float32(128), work[1], work[2]
+    work[0] = y + cr / np.float32(0.713)
+    work[2] = y + cb / np.float32(0.564)
+    work[1] = (y - np.float32(0.299) * work[0] - np.float32(0.114) * work[2]) / np.float32(0.587)
 
 
 @compiled
@@ -150,65 +120,60 @@ def _add_noise(state, work, photons, readout):
     nearly normal.
     """
     low, share = np.uint64(0xFFFF), np.float32(math.sqrt(3.0) / 65536)
-    for c in range(3):
-        for row in range(work.shape[1]):
-            for column in range(work.shape[2]):
-                x = next_word(state)
-                pieces = (x & low) + ((x >> np.uint64(16)) & low) + ((x >> np.uint64(32)) & low) + (x >> np.uint64(48))
-                normal = share * (np.float32(pieces) - np.float32(131070))
-                value = max(work[c, row, column], np.float32(0))
-                work[c, row, column] = value + normal * np.float32(math.sqrt(photons * value + readout * readout))
+    values = work.reshape(-1)
+    for k in range(values.size):
+        x = next_word(state)
+        pieces = (x & low) + ((x >> np.uint64(16)) & low) + ((x >> np.uint64(32)) & low) + (x >> np.uint64(48))
+        normal = share * (np.float32(pieces) - np.float32(131070))
+        value = max(values[k], np.float32(0))
+        values[k] = value + normal * np.float32(math.sqrt(photons * value + readout * readout))
 
 
 @compiled
-def expose(state, work, spare, exposure, pixels, quantisers, cosines, out):
+def _develop(state, work):
+    """Light to values from 0 to 255 along a tone curve: a gamma, bent towards an S, above some black."""
+    gamma, bend, black = 1.0 / uniform(state, 1.7, 2.6), uniform(state, 0.0, 0.6), uniform(state, 0.0, 0.06)
+    x = (np.arange(CURVE + 2) / CURVE) ** (2.0 * gamma)  # by the root of the light, in which it is nearly straight
+    x += bend * (x * x * (3.0 - 2.0 * x) - x)
+    curve = (255.0 * (black + (1.0 - black) * x)).astype(np.float32)
+    values = work.reshape(-1)
+    for k in range(values.size):
+        place = np.float32(CURVE) * np.float32(math.sqrt(min(max(values[k], np.float32(0)), np.float32(1))))
+        below = int(place)
+        values[k] = curve[below] + (place - np.float32(below)) * (curve[below + 1] - curve[below])
+
+
+@compiled
+def expose(state, work, spare, exposure, pixels, out):
     """Linear light to the bytes of a photograph whose side had `pixels` pixels before it was resized to what it has
     here.
     """
     side = work.shape[1]
-    colour = np.empty(3)
     enlarged = side / pixels  # above one: few pixels were made many
     softness = uniform(state, 0.25, 0.6) * max(enlarged, 1.0)
     if uniform(state, 0.0, 1.0) < 0.35:
         softness = math.hypot(softness, log_uniform(state, 0.3, 0.03 * side))
     if uniform(state, 0.0, 1.0) < 0.2:
         _move(state, work, spare, log_uniform(state, 1.5, 0.1 * side))
-    tint(state, 0.22, colour)
+    colour = tint(state, 0.22)
     for c in range(3):
-        factor = np.float32(exposure * colour[c])
-        for row in range(side):
-            for column in range(side):
-                work[c, row, column] *= factor
+        work[c] *= np.float32(exposure * colour[c])
     shrunk = min(enlarged, 1.0)  # many pixels made few average their noise
     if uniform(state, 0.0, 1.0) > CLEAN:
         _add_noise(state, work, log_uniform(state, 1e-5, 4e-3) * shrunk**2, log_uniform(state, 1e-3, 2e-2) * shrunk)
     if softness > 0.3:
         blur(work, spare, softness)
-    gamma, bend, black = 1.0 / uniform(state, 1.7, 2.6), uniform(state, 0.0, 0.6), uniform(state, 0.0, 0.06)
-    curve = np.empty(CURVE + 2, np.float32)  # by the root of the light, in which it is nearly straight
-    for k in range(CURVE + 2):
-        x = (k / CURVE) ** (2.0 * gamma)
-        x += bend * (x * x * (3.0 - 2.0 * x) - x)  # towards an S
-        curve[k] = 255.0 * (black + (1.0 - black) * x)
+    _develop(state, work)
+    saturation = np.float32(log_uniform(state, 0.7, 1.7))
+    grey = (work[0] + work[1] + work[2]) / np.float32(3)
     for c in range(3):
-        for row in range(side):
-            for column in range(side):
-                x = np.float32(CURVE) * np.float32(
-                    math.sqrt(min(max(work[c, row, column], np.float32(0)), np.float32(1)))
-                )
-                k = int(x)
-                work[c, row, column] = curve[k] + (x - np.float32(k)) * (curve[k + 1] - curve[k])
-    _saturate(work, log_uniform(state, 0.7, 1.7))
-    if uniform(state, 0.0, 1.0) < 0.5:
-        sigma = uniform(state, 0.6, 1.4) * max(enlarged, 0.7)
-        _sharpen(work, spare, sigma, log_uniform(state, 0.2, 2.5))
-    for c in range(3):
-        for row in range(side):
-            for column in range(side):
-                work[c, row, column] = min(max(work[c, row, column], np.float32(0)), np.float32(255))
+        work[c] = grey + saturation * (work[c] - grey)
+    if uniform(state, 0.0, 1.0) < 0.5:  # unsharp masking: cameras give edges dark and bright seams
+        sigma, amount = uniform(state, 0.6, 1.4) * max(enlarged, 0.7), np.float32(log_uniform(state, 0.2, 2.5))
+        before = work.copy()
+        blur(work, spare, sigma)
+        work[:] = before + amount * (before - work)
+    work[:] = np.minimum(np.maximum(work, np.float32(0)), np.float32(255))
     if side % 8 == 0 and uniform(state, 0.0, 1.0) < 0.5:
-        jpeg(work, spare, uniform(state, 40.0, 96.0), quantisers, cosines)
-    for c in range(3):
-        for row in range(side):
-            for column in range(side):
-                out[c, row, column] = np.uint8(min(max(work[c, row, column] + np.float32(0.5), 0.0), 255.0))
+        jpeg(work, spare, uniform(state, 40.0, 96.0))
+    out[:] = np.minimum(np.maximum(work + np.float32(0.5), np.float32(0)), np.float32(255)).astype(np.uint8)

@@ -6,7 +6,7 @@ its side, sphereX a cross and a dot. Round solids have so many facets, and smoot
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,29 +61,8 @@ class Solid:
 
     mesh: Mesh
     name: str
-
-    @cached_property
-    def symmetry(self) -> SymmetryGroup:
-        """The rotations g for which R g and R give the same image, whatever R."""
-        if self.name == "tetX":
-            return SymmetryGroup.cyclic(3, TET_RED)
-        return SymmetryGroup.trivial() if self.name in _BARE or self.shape is None else self.shape
-
-    @cached_property
-    def shape(self) -> SymmetryGroup | None:
-        """The group of the bare shape, without its paint; None for a sphere's, which is all rotations."""
-        bare = _BARE.get(self.name, self.name)
-        return _GROUPS[bare]() if bare in _GROUPS else None
-
-
-_GROUPS: dict[str, Callable[[], SymmetryGroup]] = {
-    "cylinder": lambda: SymmetryGroup.revolution((0.0, 1.0, 0.0), flip=True),
-    "tet": SymmetryGroup.tetrahedral,
-    "cube": SymmetryGroup.octahedral,
-    "icosa": SymmetryGroup.icosahedral,
-    "cone": SymmetryGroup.revolution,
-    "cyl": lambda: SymmetryGroup.revolution(flip=True),
-}
+    shape: SymmetryGroup | None  # the group of the bare shape, without its paint; None for a sphere's, all rotations
+    symmetry: SymmetryGroup  # the rotations g for which R g and R give the same image, whatever R
 
 
 def open_object(name: str, **options: Any) -> Solid | Mesh:
@@ -102,7 +81,12 @@ def mesh_of(thing: Solid | Mesh) -> Mesh:
 def solid(name: str) -> Solid:
     """One of the solids in `NAMES`; axes of revolution are z, but the cylinder's y."""
     require(name in _MAKERS, f"solids are {', '.join(NAMES)}, got {name!r}; for your own object use load_mesh.")
-    return Solid(mesh=_MAKERS[name](name), name=name)
+    bare = _BARE.get(name, name)
+    shape = _GROUPS[bare]() if bare in _GROUPS else None
+    symmetry = SymmetryGroup.trivial() if name in _BARE or shape is None else shape
+    if name == "tetX":
+        symmetry = SymmetryGroup.cyclic(3, TET_RED)
+    return Solid(mesh=_MAKERS[name](name), name=name, shape=shape, symmetry=symmetry)
 
 
 def _paint(share: Float[np.ndarray, "h w"], ground: np.ndarray | Colour, colour: Colour) -> UInt8[np.ndarray, "h w 3"]:
@@ -138,11 +122,10 @@ def _polyhedron(name: str) -> Mesh:
     faces = ConvexHull(points).simplices
     a, b, c = points[faces].swapaxes(0, 1)
     inwards = (np.cross(b - a, c - a) * a).sum(-1) < 0
-    mesh = Mesh(vertices=points, faces=np.where(inwards[:, None], faces[:, ::-1], faces), name=name)
-    if name != "tetX":
-        return mesh
-    red = (mesh.vertices[mesh.faces].mean(1) @ np.array(TET_RED) > 0.5)[:, None, None]
-    return replace(mesh, colours=np.where(red, RED, GREY).repeat(3, axis=1).astype(np.uint8))
+    faces = np.where(inwards[:, None], faces[:, ::-1], faces)
+    red = (points[faces].mean(1) @ np.array(TET_RED) > 0.5)[:, None, None]
+    colours = np.where(red, RED, GREY).repeat(3, axis=1).astype(np.uint8) if name == "tetX" else None
+    return Mesh(vertices=points, faces=faces, colours=colours, name=name)
 
 
 class Ring(NamedTuple):
@@ -247,6 +230,14 @@ def _sphere(name: str, radius: float = 1.55, facets: int = 128) -> Mesh:
     return _stand(_lathe(name, list(pairwise(rings)), texture, facets))
 
 
+_GROUPS: dict[str, Callable[[], SymmetryGroup]] = {
+    "cylinder": lambda: SymmetryGroup.revolution((0.0, 1.0, 0.0), flip=True),
+    "tet": SymmetryGroup.tetrahedral,
+    "cube": SymmetryGroup.octahedral,
+    "icosa": SymmetryGroup.icosahedral,
+    "cone": SymmetryGroup.revolution,
+    "cyl": lambda: SymmetryGroup.revolution(flip=True),
+}
 _MAKERS: dict[str, Callable[[str], Mesh]] = {
     "die": _die,
     "cylinder": lambda name: _stand(_cylinder(name, FIT_RADIUS / 2**0.5, FIT_RADIUS / 2**0.5)),  # as high as wide

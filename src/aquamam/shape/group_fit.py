@@ -60,10 +60,11 @@ class NamedGroup:
             cosets = np.split(np.arange(len(self.samples)), len(self.group.elements))
             names = (f"every turn about {arrow(self.axis)}", f"half turns across {arrow(self.axis)}")
             return {name: self.samples[coset] for name, coset in zip(names, cosets)}
-        return {
-            f"{words} about {arrow(axis)}": about(axis, np.arange(1, order) * (2 * math.pi / order))
-            for axis, order, words in lines_of(self.samples)
-        }
+        families = {}
+        for axis, order in lines_of(self.samples):
+            words = "half turn" if order == 2 else f"turns by {360 / order:.4g}°"
+            families[f"{words} about {arrow(axis)}"] = about(axis, np.arange(1, order) * (2 * math.pi / order))
+        return families
 
     @property
     def words(self) -> list[str]:
@@ -116,7 +117,6 @@ class Line(NamedTuple):
 
     axis: Float64[np.ndarray, "3"]
     order: int
-    words: str
 
 
 def distinct(found: Rotation, apart: float = APART) -> Rotation:
@@ -139,8 +139,7 @@ def lines_of(found: Rotation) -> list[Line]:
         cosine = axes @ axes[0]
         one, side = np.abs(cosine) > math.cos(APART), np.sign(cosine)
         order, axis = _order(np.append(0.0, (side * angles)[one])), (side[:, None] * axes)[one].sum(0)
-        words = "half turn" if order == 2 else f"turns by {360 / order:.4g}°"
-        lines.append(Line(axis / np.linalg.norm(axis), order, words))
+        lines.append(Line(axis / np.linalg.norm(axis), order))
         axes, angles = axes[~one], angles[~one]
     return sorted((line for line in lines if line.order > 1), key=lambda line: -line.order)
 
@@ -179,7 +178,7 @@ class _Candidate(NamedTuple):
     def placed(self, found: Rotation) -> SymmetryGroup:
         """The group where its axes were found, then moved so that all its elements fit."""
         base = self.base()
-        place = _frame(*self.seen) * _frame(*self.own).inv()
+        place = Rotation.align_vectors(np.array(self.seen), np.array(self.own))[0]
         mine = Rotation.from_quat(base.elements[1:].numpy())
         for _ in range(3):
             here = place * mine * place.inv()
@@ -192,15 +191,6 @@ class _Candidate(NamedTuple):
             target *= np.where((target * now).sum(-1, keepdims=True) < 0, -1.0, 1.0)  # half turns have two
             place = Rotation.align_vectors(target, now)[0] * place
         return base.conjugated(torch.from_numpy(place.as_quat()))
-
-
-def _frame(first: Float64[np.ndarray, "3"], second: Float64[np.ndarray, "3"] | None = None) -> Rotation:
-    """A rotation that takes z to the first vector and x to the side of the second."""
-    z = np.asarray(first, float) / np.linalg.norm(first)
-    side = across(z, np.zeros(1))[0] if second is None else np.asarray(second, float)
-    x = side - (side @ z) * z
-    x /= np.linalg.norm(x)
-    return Rotation.from_matrix(np.stack([x, np.cross(z, x), z], -1))
 
 
 def _candidates(lines: list[Line]) -> Iterator[_Candidate]:

@@ -99,23 +99,18 @@ class Lookalikes:
         self, q: Float64[np.ndarray, "n 4"], distance: float | Float64[np.ndarray, " n"]
     ) -> list[Float64[np.ndarray, "_ 4"]]:
         """For each rotation (xyzw) all that give its picture from so far away, itself first."""
-        elements = Rotation.from_quat(self.elements)
-        return [
-            (Rotation.from_quat(one) * elements[which]).as_quat(canonical=True)
-            for one, which in zip(q, self.same(q, distance))
-        ]
+        views, elements = Rotation.from_quat(q), Rotation.from_quat(self.elements)
+        return [(one * elements[which]).as_quat(canonical=True) for one, which in zip(views, self.same(q, distance))]
 
 
-def _facing(surface: Surface) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _facing(surface: Surface) -> tuple[np.ndarray, ...]:
     """Points, their faces, and normals to the side from which they were seen, whichever way the faces are wound."""
     rng, found = np.random.default_rng(0), []
     for R in looking_from(directions(VIEWS), 1.0 * np.arange(VIEWS)):
         points, faces = seen(surface.mesh, R[None])
         chosen = rng.permutation(len(points))[:POINTS]
-        points, faces = points[chosen], faces[chosen]
+        points, normals = points[chosen], surface.normals[faces[chosen]]
         eye = R.T @ np.array([0, 0, RenderSettings().distance]) / FIT_RADIUS
-        normals = surface.normals[faces]
         away = (normals * (eye - points)).sum(-1, keepdims=True) < 0
-        found.append((points, faces, np.where(away, -normals, normals)))
-    points, faces, normals = (np.concatenate(column) for column in zip(*found))
-    return points, faces, normals
+        found.append((points, faces[chosen], np.where(away, -normals, normals)))
+    return tuple(np.concatenate(column) for column in zip(*found))

@@ -107,11 +107,12 @@ class Surface:
             raise InputError(f"{mesh.name!r} is too far from its origin to leave digits for its shape; move it there.")
         # about the bounding box first: hulls of far or tiny objects lose digits
         middle = (corners.min(0) + corners.max(0)) / 2
-        body = hull_body((corners - middle) / scale)
+        corners = (corners - middle) / scale
+        body = hull_body(corners)
         origin = body.centroid if centre is None else (np.asarray(centre, float) - middle) / scale
-        reach = float(np.linalg.norm((corners - middle) / scale - origin, axis=1).max())
+        reach = float(np.linalg.norm(corners - origin, axis=1).max())
         vertices = np.zeros_like(mesh.vertices)  # of corners that no face uses, too
-        vertices[used] = ((corners - middle) / scale - origin) / reach
+        vertices[used] = (corners - origin) / reach
         placed = replace(mesh, vertices=vertices, normals=crease_normals(vertices, mesh.faces))
         points, faces = seen(placed, looking_from(directions(VIEWS), 1.0 * np.arange(VIEWS)))
         if len(points) < 100:
@@ -220,10 +221,9 @@ class Surface:
         if mesh.texture is not None:
             assert mesh.uv is not None
             return _texels(mesh.texture, np.einsum("nk,nkc->nc", weights, mesh.uv[face]))
-        if mesh.colours is None:
+        if mesh.corner_colours is None:
             return np.zeros((len(face), 3))
-        corners = mesh.colours[face] if mesh.colours.ndim == 3 else mesh.colours[mesh.faces[face]]
-        return np.einsum("nk,nkc->nc", weights, corners)
+        return np.einsum("nk,nkc->nc", weights, mesh.corner_colours[face])
 
     @cached_property
     def cloud_paint(self) -> Float64[np.ndarray, "m 3"]:
