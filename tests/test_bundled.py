@@ -89,7 +89,7 @@ def test_a_reader_follows_a_likelihood_through_few_files_and_functions():
 
     def note(frame, event, _):
         if event == "call" and frame.f_code.co_filename.startswith(home):
-            visited.add((frame.f_code.co_filename, frame.f_code.co_qualname))
+            visited.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
     sys.setprofile(note)
     try:

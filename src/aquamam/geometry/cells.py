@@ -24,6 +24,7 @@ The rule is monotone in each |e|, so the legal bins of the next component are a 
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ class Chart:
     peak: int  # lambda
     half_width: float  # largest magnitude of a kept component
 
-    @property
+    @cached_property
     def count(self) -> int:
         return len(self.components)
 
@@ -135,10 +136,10 @@ class Cells:
 
     def inner(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
         """Distance of the edge nearer to zero in units; 0 for the bin that straddles zero (odd N)."""
-        return (self.distance(bins) - 1).clamp_min(0)
+        return (2 * bins + 1 - self.bins).abs().sub(1).clamp_min(0)
 
     def outer(self, bins: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        return self.distance(bins) + 1
+        return (2 * bins + 1 - self.bins).abs() + 1
 
     def first_legal(self, prefix: Int[Tensor, "*batch c"]) -> Int[Tensor, "*batch"]:
         """First legal bin f after the bins so far; the legal ones are f, ..., N - 1 - f. Decides it for everyone."""

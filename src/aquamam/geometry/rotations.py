@@ -36,8 +36,8 @@ def canonical(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
 def as_unit_quat(q: Any, name: str = "q") -> Float64[Tensor, "*batch 4"]:
     """A user's xyzw quaternions (tensor, array or nested list), checked, normalised in float64 and made canonical."""
     tensor = _finite(q, name)
-    shape = tuple(tensor.shape)
-    require(shape[-1:] == (4,), f"{name} must hold xyzw quaternions on a last axis of 4, got shape {shape}.")
+    if tensor.shape[-1:] != (4,):
+        raise InputError(f"{name} must hold xyzw quaternions on a last axis of 4, got shape {tuple(tensor.shape)}.")
     norm = torch.linalg.vector_norm(tensor, dim=-1, keepdim=True)
     if tensor.numel() and float((norm - 1).abs().max()) > UNIT_TOLERANCE:
         worst = float(norm.flatten()[(norm - 1).abs().argmax()])
@@ -71,16 +71,17 @@ def _finite(value: Any, name: str) -> Tensor:
     # Lists such as [0, 0, 0, 1] are integers only by spelling; integer tensors are more often labels or pixels.
     if isinstance(value, (list, tuple)) and not tensor.is_complex() and tensor.dtype != torch.bool:
         tensor = torch.as_tensor(value, dtype=torch.float64)
-    floating = tensor.is_floating_point()
-    require(floating, f"{name} must be floating point, got {tensor.dtype}; convert it with .double().")
-    finite = bool(torch.isfinite(tensor).all())
-    require(finite, f"{name} must be finite, got NaN or infinity; drop or mask these rows.")
+    if not tensor.is_floating_point():
+        raise InputError(f"{name} must be floating point, got {tensor.dtype}; convert it with .double().")
+    if not torch.isfinite(tensor).all():
+        raise InputError(f"{name} must be finite, got NaN or infinity; drop or mask these rows.")
     return tensor.double()
 
 
 def convert_log_density(log_p: Number, to: str) -> Number:
     """Our log density restated for another volume of all rotations: "pi2" (ours), "1" or "8pi2"."""
-    require(to in _SHIFTS, f"measure must be one of {', '.join(_SHIFTS)}, got {to!r}; ours is pi2.")
+    if to not in _SHIFTS:
+        raise InputError(f"measure must be one of {', '.join(_SHIFTS)}, got {to!r}; ours is pi2.")
     return log_p + _SHIFTS[to]
 
 

@@ -10,7 +10,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from aquamam.errors import require
-from aquamam.files import finite
 from aquamam.geometry.rotations import quat_to_matrix, quat_to_rotvec
 from aquamam.geometry.symmetry import SymmetryGroup
 from aquamam.posterior.distribution import Generator, RotationDistribution
@@ -86,7 +85,8 @@ class Answer(Certainty):
         values: dict[str, Any] = {"quaternion_xyzw": _rounded(q), "rotvec": _rounded(quat_to_rotvec(q))}
         if matrix:
             values["matrix"] = _rounded(quat_to_matrix(q))
-        values |= finite({"log_density": round(self.log_density, 4), "ceiling": round(self.ceiling, 4)})
+        for name, value in (("log_density", self.log_density), ("ceiling", self.ceiling)):
+            values[name] = round(value, 4) if math.isfinite(value) else None
         if self.typicality is not None:
             values["typicality"] = round(self.typicality, 5)
         values |= {"measure": "pi^2", **(super().to_dict() if self.shares else {})}

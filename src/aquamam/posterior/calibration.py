@@ -3,8 +3,7 @@ rotations of its part are indistinguishable in an image (`ViewClasses`)."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -115,7 +114,7 @@ class Calibration:
 
 def _told(kind: Any, data: Mapping[str, Any]) -> Any:
     """One of the classes above from what JSON tells of its fields."""
-    return kind(**{field.name: _numbers(data[field.name]) for field in fields(kind) if field.name in data})
+    return kind(**{one.name: _numbers(data[one.name]) for one in fields(kind) if one.name in data})
 
 
 def _numbers(value: Any) -> Any:
@@ -136,16 +135,15 @@ class ViewClasses:
     planes: Float[Tensor, "p 4"]  # normals and heights in the object's frame
     changed: Bool[Tensor, "_ _"]  # which element repaints which plane
     distance: float  # of the camera from the object's origin
+    product: Int64[Tensor, "g g"] = field(init=False)  # number of the element that two of them make
 
     def __post_init__(self) -> None:
         fits = self.changed.shape == (len(self.elements), len(self.planes)) and not bool(self.changed[0].any())
         came = f"{len(self.elements)} elements, {len(self.planes)} planes and marks {tuple(self.changed.shape)}"
         require(fits, f"view classes need a mark for each element and plane, none for the identity, got {came}.")
-
-    @cached_property
-    def product(self) -> Int64[Tensor, "g g"]:
-        """Number of the element that two of them make."""
-        return (multiply(self.elements[:, None], self.elements) @ self.elements.mT).abs().argmax(-1)
+        near, product = (multiply(self.elements[:, None], self.elements) @ self.elements.mT).abs().max(-1)
+        require(bool((near > 1 - 1e-4).all()), "view classes need a group of rotations, and products are missing.")
+        object.__setattr__(self, "product", product)
 
     @torch.no_grad()
     def members(self, q: Float[Tensor, "*shape 4"]) -> Bool[Tensor, "*shape g"]:

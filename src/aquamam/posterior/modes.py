@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from aquamam.files import finite
 from aquamam.geometry.rotations import chordal_mean, inverse, multiply, quat_to_rotvec
 
 NEIGHBOURS = 5  # a sample with fewer within the radius is a straggler and links nothing
@@ -40,7 +39,8 @@ class Mode:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON, rounded to what samples can tell."""
-        density = {} if math.isnan(self.log_density) else finite({"log_density": round(self.log_density, 4)})
+        known = math.isfinite(self.log_density)
+        density = {} if math.isnan(self.log_density) else {"log_density": round(self.log_density, 4) if known else None}
         return {
             "quaternion_xyzw": [round(x, 6) for x in self.quaternion],
             "share": round(self.share, 4),

@@ -167,8 +167,13 @@ class PoseDistribution(CropFrames):
         each = zip(*(value.unbind(1) for value in self.sample(samples, generator=generator)))
         return [find_hypotheses(q, t, self.centre) for q, t in each]
 
-    def contains(self, pose: Pose, level: float = 0.9, *, generator: Generator = None) -> Bool[Tensor, "batch"]:
-        """Whether poses belong to the highest-density regions of a level, by the ranks of 200 samples."""
-        drawn = self.log_prob(self.sample(200, generator=generator))
+    def region_score(self, pose: Pose, samples: int = 200, *, generator: Generator = None) -> Float[Tensor, "batch"]:
+        """The share of the distribution that is likelier than each pose: at most 0.9 for nine truths of ten if it is
+        calibrated."""
+        drawn = self.log_prob(self.sample(samples, generator=generator))
         u = draw_uniform(tuple(self.batch_shape), generator, drawn.device)
-        return density_pit(self.log_prob(pose), drawn, u) <= level
+        return density_pit(self.log_prob(pose), drawn, u)
+
+    def contains(self, pose: Pose, level: float = 0.9, *, generator: Generator = None) -> Bool[Tensor, "batch"]:
+        """Whether poses belong to the highest-density regions of a level."""
+        return self.region_score(pose, generator=generator) <= level
