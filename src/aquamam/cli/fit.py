@@ -83,7 +83,7 @@ def config_of(args: argparse.Namespace) -> "FitConfig":
         checkpoint_seconds=30.0,
     )
     model, train = with_settings(dict(args.set), model, train)
-    start = None if args.start == "none" else args.start or "die"  # which has seen a million pictures
+    start = None if args.start == "none" else args.start or "die"  # which has seen three million pictures
     if start is not None and (there := load(start).config) != model:
         if args.start is not None:
             differ = next(key for key, value in model.to_dict().items() if there.to_dict().get(key) != value)
