@@ -28,7 +28,7 @@ def tiny_trainer(out, steps: int = 60, model: ModelConfig = MODEL, start_from=No
     return Trainer("aquamam", model.to_dict(), config, *data, out, start_from=start_from, device="cpu", quiet=True)
 
 
-if __name__ == "__main__":
+def main() -> None:  # a function, so that nothing of the run is left when the interpreter ends
     out, steps, changes = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     torch.set_num_threads(1)  # sums are rounded alike only with as many threads as in the run it is compared with
     last = changes.pop("killed_at", None)
@@ -45,3 +45,7 @@ if __name__ == "__main__":
         print("ready", flush=True)
         trainer.fit(killed)
         print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()

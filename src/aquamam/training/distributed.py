@@ -1,5 +1,6 @@
 """One process or many: what `torchrun` says in the environment."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
     try:
         yield chosen
     finally:
+        gc.collect()  # what still holds the group would abort the process when the interpreter ends
         dist.destroy_process_group()
 
 

@@ -158,6 +158,8 @@ class Trainer:
         finally:
             batches.close()  # type: ignore[attr-defined]
             bar.close()
+            if self.world > 1:
+                self.loss = Loss(self.model)  # DistributedDataParallel must end before its group does
         return progress
 
     def _step(self, batch: Batch) -> Tensor:
